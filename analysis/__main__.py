@@ -41,9 +41,9 @@ examples:
   python -m analysis out/trials.parquet --study=digits --out=out/report    a report from these
 
 written to --out: report.html (self-contained), report.md, scores.csv (conditions), paired.csv
-                  (effects with matched seeds), trials.csv (trials), scores.tex and paired.tex (for
-                  the LaTeX package booktabs), and each figure as PNG and PDF; a study that varies
-                  the echo factor, batch size, or shuffle buffer is plotted against it
+                  (effects with matched seeds), trials.csv (trials), and each figure as PNG and
+                  PDF; a study that varies the echo factor, batch size, or shuffle buffer is
+                  plotted against it
 exit codes: 0 done, 2 wrong input
 """
 
@@ -147,8 +147,8 @@ def _write_report(
         lines = textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  ")
         write(lines)
     write(
-        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv, the "
-        f"tables as LaTeX (scores.tex, paired.tex), and {len(drawn)} figures (PNG, PDF)."
+        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv, "
+        f"and {len(drawn)} figures (PNG, PDF)."
     )
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis import scores as scoring
-from analysis.load import THEN, UNFINISHED, LoadedStudy
+from analysis.load import THEN, LoadedStudy
 from analysis.tables import target_text
 from runs import records
 from runs.progress import several
-from runs.study import EDGE, nested, plain
+from runs.study import EDGE, plain
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
@@ -28,33 +28,26 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
     table = scoring.condition_scores(loaded.trials, loaded.study)
     return [
         *_set_aside(loaded, root),
-        *_earlier_protocol(loaded),
-        *_planless(loaded),
         *_differing(loaded),
-        *_baseline(loaded, table),
         *_not_reached(loaded, table),
-        *_unknown_values(loaded, searches),
-        *_incomplete(loaded, searches),
+        *_incomplete(loaded, searches, table),
         *_diverged(loaded),
-        *_cut_short(loaded),
-        *_few(loaded, table),
         *_boundary(loaded, searches),
         *_coarse(loaded, searches),
-        *_unequally_often(loaded),
-        *_several_epochs(loaded, table),
-        *_shared(loaded.trials),
-        *_mixed_origins(loaded.trials),
+        *_machines(loaded.trials),
     ]
 
 
-def _planless(loaded: LoadedStudy) -> Iterable[str]:
-    """Trials whose study.json is missing, or was not given."""
-    if loaded.planless:
-        yield (
-            f"Trials of a study are read as single runs, without its {records.STUDY}, so which of "
-            "them count, and as what, is derived from their settings. Give the study's directory; "
-            "if its study.json is missing there, restore it from a copy."
+def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[str]:
+    if loaded.set_aside:
+        listed = _listed(
+            (
+                f"{os.path.relpath(path, root) if root else path} ({reason})"
+                for path, reason in loaded.set_aside
+            ),
+            "; ",
         )
+        yield f"Unusable trial directories were set aside and do not count: {listed}."
 
 
 def _differing(loaded: LoadedStudy) -> Iterable[str]:
@@ -84,69 +77,39 @@ def _listed(parts: Iterable[str], separator: str = ", ") -> str:
     return f"{listed}{separator}and {more:,} more" if more > 0 else listed
 
 
-def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[str]:
-    if loaded.set_aside:
-        listed = _listed(
-            (
-                f"{os.path.relpath(path, root) if root else path} ({reason})"
-                for path, reason in loaded.set_aside
-            ),
-            "; ",
-        )
-        yield f"Unusable trial directories were set aside and do not count: {listed}."
-
-
-def _baseline(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
-    if loaded.study.scores_values:
-        return
-    base = table[table["condition"].isin(table["baseline"])]  # one for each batch size
-    if base.empty:
-        yield "No condition is the baseline, so there are no ratios and no ideals."
-    elif not base["searches"].any():
-        yield "No trial of the baseline has ended, so there are no ratios and no ideals yet."
-    elif not base["searches_reached"].any():
-        yield (
-            "The baseline never reached the target, so ratios are upper bounds or unknown, and "
-            "there are no ideals."
-        )
-
-
 def _not_reached(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
+    """Searches without a known score, and trials that stopped at an easier target."""
+    study = loaded.study
+    base = table[table["condition"].isin(table["baseline"])]  # one for each batch size
+    if not study.scores_values and not base["searches"].any():
+        yield "There are no ratios and no ideals, since no trial of a baseline has ended."
     short = table[(table["searches"] > 0) & (table["searches_reached"] < table["searches"])]
-    if len(short) and not loaded.study.scores_values:
+    if len(short) and not study.scores_values:
         listed = _listed(
             f"{row.label} ({row.searches_reached} of {row.searches})" for row in short.itertuples()
         )
         yield (
-            f"Some searches never reached {target_text(loaded.study.target)}. Searches that did: "
+            f"Some searches never reached {target_text(study.target)}. Searches that did: "
             f"{listed}. The others are censored: their scores are above what their trials had "
             "used (not known if all diverged), and the numbers derived from them are bounds."
         )
-
-
-def _unknown_values(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
-    """Searches without a best value, since all of their trials diverged or failed."""
-    unknown = searches[(searches["counted"] == 0) & (searches["ended"] > 0)]
-    if len(unknown) and loaded.study.scores_values:
-        listed = _listed(f"{row.condition}/{row.search}" for row in unknown.itertuples())
+    counted = loaded.trials[loaded.trials["counted"]]
+    early = counted[counted["status"] == "reached"]
+    if not study.scores_values:
+        early = early[early[scoring.REACHED].isna()]
+    if len(early):
         yield (
-            "No trial of some searches counts, so their best values are not known, and the numbers "
-            f"derived from them are bounds: {listed}."
+            f"{several(len(early), 'counted trial')} ended on reaching an easier target "
+            f"({target_text(study.planned_target)}), so what they would have reached later is "
+            "unknown."
         )
 
 
-def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
+def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame, table: pd.DataFrame) -> Iterable[str]:
+    """Trials and searches that have not ended, or that were never planned."""
     study, status = loaded.study, loaded.trials["status"]
-    running = int((~status.isin(records.ENDED)).sum())
-    if running:
-        unfinished = int((status == UNFINISHED).sum())
-        have, do = ("has", "does") if running == 1 else ("have", "do")
-        yield (
-            f"{several(running, 'trial')} {have} not ended ({unfinished} without a result, "
-            f"{running - unfinished} preempted) and {do} not count yet; scores are provisional."
-        )
-    if not study.trials:
-        return
+    if running := int((~status.isin(records.ENDED)).sum()):
+        yield f"Trials that have not ended do not count yet: {running}. Scores are provisional."
     short = searches[searches["counted"] < study.trials]
     if len(short):
         listed = _listed(f"{r.condition}/{r.search} ({r.counted})" for r in short.itertuples())
@@ -159,6 +122,13 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     if behind:
         listed = _listed(f"{c.label} ({started.get(c.name, 0)})" for c in behind)
         yield f"Searches are missing, of {study.searches} planned for each condition: {listed}."
+    planned = study.searches or int(table["searches"].max())
+    if 0 < study.trials < FEW_TRIALS or planned < FEW_SEARCHES:
+        yield (
+            f"Small study: the paper ran {FEW_TRIALS} to 100 trials per search and {FEW_SEARCHES} "
+            "searches per condition. Small differences may be noise"
+            + ("." if planned >= FEW_SEARCHES else ", and there is a range but no interval.")
+        )
 
 
 def _diverged(loaded: LoadedStudy) -> Iterable[str]:
@@ -184,47 +154,6 @@ def _diverged(loaded: LoadedStudy) -> Iterable[str]:
         )
 
 
-def _cut_short(loaded: LoadedStudy) -> Iterable[str]:
-    """Trials that stopped at the planned target, and so say nothing about a harder one."""
-    target, planned = loaded.study.target, loaded.study.planned_target
-    counted = loaded.trials[loaded.trials["counted"]]
-    reached = counted[counted["status"] == "reached"]
-    if loaded.study.scores_values:
-        if len(reached):
-            yield (
-                f"{several(len(reached), 'counted trial')} ended on reaching their target "
-                f"({target_text(planned)}), before their budget was used up: their best values "
-                "understate what they would have reached."
-            )
-    elif target.better(target.value, than=planned.value):
-        stopped = int(reached[scoring.REACHED].isna().sum())
-        if stopped:
-            yield (
-                f"{several(stopped, 'counted trial')} ended on reaching an easier target "
-                f"({target_text(planned)}); whether and when they would have reached "
-                f"{target_text(target)} is unknown."
-            )
-
-
-def _few(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
-    trials = loaded.study.trials
-    searches = loaded.study.searches or int(table["searches"].max())
-    few = []
-    if 0 < trials < FEW_TRIALS:
-        few.append(f"{several(trials, 'trial')} per search (the paper ran {FEW_TRIALS} to 100)")
-    if searches < FEW_SEARCHES:
-        few.append(f"{several(searches, 'search')} per condition (the paper ran {FEW_SEARCHES})")
-    if few:
-        yield (
-            f"Small study: {'; '.join(few)}. Small differences between conditions may be noise"
-            + (
-                f", and with fewer than {FEW_SEARCHES} searches there is a range but no interval."
-                if searches < FEW_SEARCHES
-                else "."
-            )
-        )
-
-
 def _boundary(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     """Searches whose best trial lies at an end of the search space."""
     best = scoring.leaders(loaded.trials, searches)
@@ -246,89 +175,39 @@ def _boundary(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
 
 
 def _coarse(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
-    """Conditions with a search whose score is small compared with the evaluation interval."""
-    coarse = searches[searches["resolution"] > COARSE]
-    if loaded.study.scores_values or coarse.empty:
-        return
-    worst = coarse.loc[coarse["resolution"].idxmax()]
-    score, share = worst["fresh_examples_high"], worst["resolution"]
-    yield (
-        "Scores are read at evaluations, so a score is too large by up to the fresh examples since "
-        f"the evaluation before: more than {COARSE:.0%} of a score in "
-        f"{coarse['condition'].nunique()} of {len(loaded.study.conditions)} conditions, most in "
-        f"{worst['label']} ({share * score:,.0f} of {score:,.0f}, {share:.0%}). Differences of "
-        "this size are not resolved."
-    )
-
-
-def _unequally_often(loaded: LoadedStudy) -> Iterable[str]:
-    """Best values of trials that were not evaluated at the same numbers of fresh examples."""
+    """Scores that depend on when trials were evaluated."""
     intervals = loaded.trials.loc[loaded.trials["counted"], "evaluation_interval"].dropna()
-    if loaded.study.scores_values and intervals.nunique() > 1:
-        yield (
-            f"Trials were evaluated every {intervals.min():,.0f} to {intervals.max():,.0f} fresh "
-            "examples. The best of more evaluations is better by chance, so differences may be too "
-            "large in favor of conditions that were evaluated more often."
-        )
-
-
-def _several_epochs(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
-    size = nested(loaded.study.record, "dataset.train_examples")
-    largest = table["fresh_examples_max_low"].max()
-    if size is not None and pd.notna(largest) and largest > size:
-        yield (
-            f"Trials took more fresh examples than the data set's {size:,} training examples: one "
-            "that is read again in a later epoch counts as fresh again, because the upstream "
-            "stages process it again."
-        )
-
-
-def _shared(trials: pd.DataFrame) -> Iterable[str]:
-    """Trials whose clocks include other trials."""
-    if scoring.is_shared(trials).any():
-        most = {name: int(trials[name].max()) for name in ("lanes", "workers")}
-        how = " and ".join(
-            text.format(most[name])
-            for name, text in (
-                ("lanes", "up to {} took turns on one input (lanes)"),
-                ("workers", "{} processes trained at once on one machine (workers)"),
+    if loaded.study.scores_values:
+        if intervals.nunique() > 1:
+            yield (
+                f"Trials were evaluated every {intervals.min():,.0f} to {intervals.max():,.0f} "
+                "fresh examples. The best of more evaluations is better by chance."
             )
-            if most[name] > 1
-        )
+        return
+    coarse = searches[searches["resolution"] > COARSE]
+    if not coarse.empty:
+        worst = coarse.loc[coarse["resolution"].idxmax()]
         yield (
-            f"Trials shared input or cores: {how}. Their seconds, marked *, depend on the other "
-            "trials and are not compared."
+            "Scores are read at evaluations, so a score is too large by up to the fresh examples "
+            f"since the evaluation before: more than {COARSE:.0%} of a score in "
+            f"{coarse['condition'].nunique()} of {len(loaded.study.conditions)} conditions, most "
+            f"in {worst['label']} ({worst['resolution']:.0%}). Differences of this size are not "
+            "resolved."
         )
 
 
-def _mixed_origins(trials: pd.DataFrame) -> Iterable[str]:
-    devices, commits, paces = (
-        list(dict.fromkeys(name for names in trials[column].dropna() for name in names.split(by)))
-        for column, by in (("device", THEN), ("commit", THEN), ("paces", ", "))
-    )
-    if len(devices) > 1:
+def _machines(trials: pd.DataFrame) -> Iterable[str]:
+    """Trials whose clocks include other trials, or are of different machines."""
+    if scoring.is_shared(trials).any():
         yield (
-            f"Trials ran on different hardware ({_listed(devices)}): compare fresh examples and "
-            "steps, not seconds."
+            f"Up to {int(trials['lanes'].max())} trials took turns on one input (lanes), and "
+            f"{int(trials['workers'].max())} processes trained at once on one machine (workers). "
+            "Their seconds, marked *, depend on the other trials and are not compared."
         )
-    if paces:
-        resumed = several(int(trials["paces"].notna().sum()), "trial")
-        yield (
-            f"{resumed} resumed on other hardware or with other settings ({_listed(paces)}), so "
-            "that seconds mix several paces: compare fresh examples and steps."
-        )
-    if len(commits) > 1:
-        yield f"Trials ran at different commits: {_listed(commits)}."
-
-
-def _earlier_protocol(loaded: LoadedStudy) -> Iterable[str]:
-    """Studies from before the learning-rate schedule had a horizon of its own."""
-    config = loaded.study.config or nested(loaded.study.record, "config")  # of single runs
-    schedule = nested(config, "optimizer.schedule")
-    if schedule is not None and "horizon_fresh_examples" not in schedule:
-        yield (
-            "Made with an earlier protocol: the learning rate decayed over the whole budget, so "
-            "the budget determined the schedule; epoch k was read in the order of data seed + k, "
-            "so searches with neighboring seeds shared data orders and are not fully independent; "
-            "each of several streams had a shuffle buffer of the full size."
-        )
+    for column, said in (
+        ("device", "Trials ran on different hardware, so compare fresh examples and steps, not "),
+        ("commit", "Trials ran at different commits"),
+    ):
+        names = (name for text in trials[column].dropna() for name in text.split(THEN))
+        if len(different := dict.fromkeys(names)) > 1:
+            yield f"{said}{'seconds' if column == 'device' else ''}: {_listed(different)}."

@@ -17,19 +17,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
-from echo.spec import abbreviated
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
-from runs.study import (
-    MAY_DIFFER_IN_TRIALS,
-    Study,
-    check_target_value,
-    is_number,
-    nested,
-    parse_target,
-    plain,
-)
+from runs.study import Study, check_target_value, is_number, nested, parse_target, plain
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
@@ -38,23 +29,13 @@ _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
 _FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
 _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
-# What an evaluation's record has besides its metrics.
-_NO_METRICS = {"step", "fresh_examples", "split", "input_wait_fraction"}
-_NO_METRICS |= {"train_seconds", "wall_seconds"}
 # The columns of `load` that follow the hyperparameters.
 _TAIL = ("status", "fresh_examples_to_target", "steps_to_target", "seconds_to_target")
 _TAIL += ("fresh_examples_before_target", "seconds_before_target", "best_value")
 _TAIL += ("best_fresh_examples", "steps", "fresh_examples", "train_seconds", "counted")
-_TAIL += ("model_seed", "lanes", "workers", "evaluation_interval", "device", "commit", "paces")
-_TAIL += ("path",)
+_TAIL += ("model_seed", "lanes", "workers", "evaluation_interval", "device", "commit", "path")
 _MAX_NAMED = 12  # trials that are set aside; a study may have thousands
 SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
-# Column names that a hyperparameter may not have; see `load`.
-_RESERVED = {"condition", "label", "insertion", "factor", "shuffle_buffer", "search"}
-_RESERVED |= {"trial", "hparams", "status", "counted", "device", "commit", "paces", "path"}
-_RESERVED |= {*_COUNTS, *_FLOATS}
-
-_MAX_NAME = 60  # characters of directories in a title
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError)  # errors of damaged records
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 SetAside = list[tuple[pathlib.Path, str]]  # (directory, reason)
@@ -70,7 +51,6 @@ class LoadedStudy:
         set_aside: (directory, reason) of each trial whose records are damaged, or of another plan
             or other data than the study's.
         differing, unlike: of single runs, `single_runs.differing_fields`.
-        planless: whether single runs are trials of a study, read without its study.json.
     """
 
     study: Study
@@ -78,7 +58,6 @@ class LoadedStudy:
     set_aside: tuple[tuple[pathlib.Path, str], ...]
     differing: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
-    planless: bool = False
 
     def warning(self) -> str | None:
         """One sentence that names what was set aside, or the first of it; None if nothing was."""
@@ -109,8 +88,7 @@ def load(directories: Paths, target: float | None = None, study: str = "") -> pd
         best_fresh_examples, steps, fresh_examples, train_seconds, counted, model_seed, lanes
         (trials that took turns on its input), workers (processes that shared the machine),
         evaluation_interval (fresh examples), device, commit (all of a trial that resumed with
-        others, separated by THEN), paces (what else changed when it resumed and may have changed
-        its pace, such as 'hardware, upstream.examples_per_second'; missing if nothing did), path.
+        others, separated by THEN), path.
 
     Raises:
         InputError: no such directory, no records in it, several studies, or a target in percent.
@@ -233,8 +211,7 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
         for name, column in columns.items():
             column.extend(math.nan if r.get(name) is None else r[name] for r in evaluations)
     if recorded and metric not in recorded:
-        metrics = ", ".join(sorted(recorded - _NO_METRICS))
-        raise InputError(f"metric is {metric!r}, which no evaluation has; allowed: {metrics}")
+        raise InputError(f"metric is {metric!r}, which no evaluation has")
     frame = trials[kept].loc[trials.index.repeat(lengths)].reset_index(drop=True)
     values = {name: np.frombuffer(column) for name, column in columns.items()}
     counts = {name: values.pop(name).astype(np.int64) for name in names[:2]}
@@ -325,26 +302,13 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
             set_aside.append((path, plain(_reason(error))))
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
-    study = single_runs.study_of(_name(roots), list(snapshots.values()), target)
+    name = plain(", ".join(root.resolve().name for root in roots), 60)
+    study = single_runs.study_of(name, list(snapshots.values()), target)
     differing, unlike = single_runs.differing_fields(snapshots.values())
     fields = {*differing, *unlike}
     problems = {p: single_runs.problem_of(snapshot, fields) for p, snapshot in snapshots.items()}
-    of_runs = {
-        "differing": differing,
-        "unlike": unlike,
-        "planless": any((path / records.HPARAMS).exists() for path in snapshots),
-    }
+    of_runs = {"differing": differing, "unlike": unlike}
     return study, list(single_runs.places(snapshots)), set_aside, problems, of_runs
-
-
-def _name(roots: Sequence[pathlib.Path]) -> str:
-    """A name for the runs below directories: 'plain, echoed', '9 directories in out'."""
-    names = [root.resolve().name for root in roots]
-    listed = ", ".join(names)
-    if len(listed) <= _MAX_NAME or len(names) == 1:
-        return plain(listed, _MAX_NAME)
-    common = pathlib.Path(os.path.commonpath([root.resolve() for root in roots])).name
-    return f"{len(roots)} directories{f' in {common}' if common else ''}"
 
 
 def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
@@ -384,7 +348,8 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         hparams = dict.fromkeys(axis.field for axis in study.space)  # only its lock is taken yet
     if hparams is None or not study.searches:  # trials of two studies differ in more than they drew
         hparams = _optimizer_settings(config) | (hparams or {})
-    _check_hparams(hparams, study)
+    if missing := [axis.field for axis in study.space if axis.field not in hparams]:
+        raise ValueError(f"{records.HPARAMS}: {missing[0]} is missing")
     trained_with = origins.of_run(trial.config)
     return {
         "condition": place.condition,
@@ -394,35 +359,14 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         "status": trial.result.get("status", UNFINISHED),
         **_score(trial.result, trial.validation, study.target),
         **_extent(trial.result),
-        "model_seed": _config_number(config, "seed.model", whole=True),
+        "model_seed": nested(config, "seed.model"),
         "lanes": trial.search.get("lanes") or 1,
         "workers": trial.search.get("workers") or 1,
-        "evaluation_interval": _config_number(config, "evaluate_every_fresh_examples"),
+        "evaluation_interval": nested(config, "evaluate_every_fresh_examples"),
         "device": _in_order(_device(origin["hardware"] or {}) for origin in trained_with),
         "commit": _in_order(origin["commit"] for origin in trained_with),
-        "paces": _changes_of_pace(trained_with),
         "path": str(path),
     }
-
-
-def _config_number(config: Mapping[str, Any], name: str, whole: bool = False) -> Any:
-    value = nested(config, name)
-    if value is None:
-        return None
-    if is_number(value) and 0 <= value <= records.MAX_COUNT and (value == int(value) or not whole):
-        return value
-    raise ValueError(f"{records.CONFIG}: {name} is {abbreviated(value)}; allowed: a number >= 0")
-
-
-def _check_hparams(hparams: Mapping[str, Any], study: Study) -> None:
-    if reserved := sorted(hparams.keys() & _RESERVED):
-        raise ValueError(f"{records.HPARAMS}: {reserved[0]} is not a field")
-    for axis in study.space:
-        if axis.field not in hparams:
-            raise ValueError(f"{records.HPARAMS}: {axis.field} is missing")
-        value = hparams[axis.field]
-        if value is not None and not axis.values and not is_number(value):
-            raise ValueError(f"{records.HPARAMS}: {axis.field} is {abbreviated(value)}, no number")
 
 
 def _optimizer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -489,26 +433,6 @@ def _device(hardware: Mapping[str, Any]) -> str | None:
 def _in_order(names: Iterable[str | None]) -> str | None:
     """The different names, separated by THEN; None without any."""
     return THEN.join(dict.fromkeys(plain(name) for name in names if name)) or None
-
-
-def _machine(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The hardware of an entry of `origins.of_run`, whatever the version of its system."""
-    return {**(origin["hardware"] or {}), origins.SYSTEM: None}
-
-
-def _changes_of_pace(trained_with: Sequence[Mapping[str, Any]]) -> str | None:
-    """What changed between the entries of `origins.of_run` and may have changed the pace: the
-    hardware, and fields; None if nothing did."""
-    first, *later = trained_with
-    hardware = any(_machine(origin) != _machine(first) for origin in later)
-    fields = {
-        name
-        for origin in later
-        for name in {*origin["fields"], *first["fields"]} - {*MAY_DIFFER_IN_TRIALS}
-        if origin["fields"].get(name) != first["fields"].get(name)
-    }
-    changed = [*(["hardware"] if hardware else []), *map(plain, sorted(fields))]
-    return ", ".join(changed) or None
 
 
 def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:

@@ -36,7 +36,7 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
 def write(
     loaded: LoadedStudy, out: str | os.PathLike, root: str | os.PathLike | None = None
 ) -> list[str]:
-    """Writes report.html, report.md, scores and paired (CSV and LaTeX), trials.csv, and the figures
+    """Writes report.html, report.md, scores.csv, paired.csv, trials.csv, and the figures
     (PNG and PDF) into `out`; returns the names of the figures.
 
     Paths in these files are relative to `root` (default: `out`), so that they stay valid if the
@@ -58,11 +58,6 @@ def write(
         "paired.csv": effects.to_csv(index=False).encode(),
         "trials.csv": trials.to_csv(index=False).encode(),
     }
-    for name, head, body in (
-        ("scores", tables.columns(conditions, study), tables.condition_rows(conditions, study)),
-        ("paired", tables.paired_columns(study), tables.paired_rows(effects, study)),
-    ):
-        files[f"{name}.tex"] = tables.latex(head, body).encode()
     drawn = figures.of_study(loaded)
     for name, figure in drawn.items():
         for suffix, options in FORMATS.items():

@@ -27,9 +27,6 @@ TRIAL_COLUMNS = (
 )
 _SETTING = ("condition", "shuffle buffer")
 _GLUE = "\ue000"  # stands for a space that rich must not break at
-_LATEX = str.maketrans(
-    {"<": "$<$", ">": "$>$", "≤": r"$\leq$", "≥": r"$\geq$", "\N{NO-BREAK SPACE}": "~"}
-)
 _PAIRED = ("condition", "pairs: both reached", "only the condition", "only the baseline", "neither")
 
 
@@ -146,40 +143,6 @@ def _value_cells(row: Mapping) -> Row:
 def _shared_mark(row: Mapping) -> str:
     """An asterisk after seconds that depend on other trials."""
     return "*" if row["shared"] and row["seconds_count"] else ""
-
-
-def at_target(
-    conditions: pd.DataFrame, effects: pd.DataFrame, study: Study, measure: str
-) -> list[Row]:
-    """A table of conditions by one measure, its header first. The effects that the score alone has
-    are left out for other measures.
-
-    Args:
-        conditions: `scores.condition_scores`.
-        effects: `uncertainty.paired_effects`.
-        study: scores a cost.
-        measure: fresh_examples, steps, or seconds.
-    """
-    ratio = scoring.EFFECTS[measure]
-    head = ["condition", "searches reached", f"median ({_spread(conditions, measure)})"]
-    head += [f"ratio to baseline [{_spread(conditions, ratio)}]"]
-    is_score = measure == study.score
-    if is_score:
-        head += [f"without retuning [{_spread(conditions, scoring.UNTUNED)}]"]
-        head += [f"matched seeds [{uncertainty.PAIRED_LEVEL:.0%} interval]", "pairs used"]
-    matched = {
-        row["condition"]: (paired_text(row, study), used_text(row))
-        for row in effects.to_dict("records")
-    }
-    rows = [tuple(head)]
-    for row in conditions.to_dict("records"):
-        cells = [row["label"], f"{row['searches_reached']}/{row['searches']}"]
-        cells += [_median_and_range(row, measure, format_of(measure)), effect_text(row, ratio)]
-        if is_score:
-            cells += [effect_text(row, scoring.UNTUNED)]
-            cells += matched.get(row["condition"], ("-", "-"))
-        rows.append(tuple(map(unbroken, cells)))
-    return rows
 
 
 def score_text(low: float, high: float, number: Callable[[float], str], floor: float = 0.0) -> str:
@@ -357,13 +320,6 @@ def unbroken(text: str, space: str = "\N{NO-BREAK SPACE}") -> str:
     """A text in which no line breaks within "e = 2" or "batch 32": `space` replaces the spaces."""
     text = re.sub(r" ([=≤]) ", rf"{space}\1{space}", text)
     return re.sub(r"\b(batch|buffer|budget|over) (?=\d)", rf"\1{space}", text)
-
-
-def latex(head: Row, body: Sequence[Row]) -> str:
-    """A table as LaTeX, for \\usepackage{booktabs}; the first column is flush left."""
-    frame = pd.DataFrame([[unbroken(cell) for cell in row] for row in body], columns=list(head))
-    text = frame.to_latex(index=False, escape=True, column_format="l" + "r" * (len(head) - 1))
-    return text.translate(_LATEX)
 
 
 def seconds_text(value: float) -> str:

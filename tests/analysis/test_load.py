@@ -3,9 +3,6 @@
 import dataclasses
 import json
 import math
-import operator
-import os
-import re
 import shutil
 
 import pandas as pd
@@ -14,22 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis import (
-    archive,
     caveats,
     figures,
     gradients,
     load,
     report,
     scores,
-    single_runs,
     tables,
     uncertainty,
-    watch,
 )
-from configs import base
 from runs import records
 from runs.cli import InputError
-from runs.study import INSERTIONS, MAY_DIFFER_IN_TRIALS, Axis, Condition
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
@@ -182,79 +174,11 @@ def test_a_search_in_which_no_trial_has_ended_has_no_score_yet(tmp_path):
         assert math.isnan(running[f"{measure}_high"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("result.json", "{", "result.json is not JSON"),
-        ("result.json", "[]", "holds list"),
-        ("result.json", '{"status": "done"}', "status is 'done'"),
-        ("result.json", '{"fresh_examples": 3}', "'status' is missing"),
-        ("hparams.json", "nonsense", "hparams.json is not JSON"),
-        ("metrics.jsonl", "{}\n{\n{}\n", "line 2"),
-        ("metrics.jsonl", "[1]\n", "not an object"),
-        ("result.json", "[" * 100_000, "nested too deeply"),
-        ("result.json", '{"status": "reached", "step": 1e30}', "step is 1e+30"),
-        ("result.json", '{"status": "reached", "step": 1e999}', "step is inf"),
-        ("result.json", '{"status": "reached", "step": NaN}', "holds NaN"),
-        ("result.json", '{"status": "reached", "step": -1}', "step is -1, below 0"),
-        (
-            "result.json",
-            '{"status": "reached", "train_seconds": "soon"}',
-            "train_seconds is 'soon'",
-        ),
-        ("result.json", '{"status": "reached", "best": [1]}', "best is [1]"),
-        ("result.json", '{"status": ["reached"]}', "status is ['reached']"),
-        ("result.json", {"step": 61}, "last evaluation at step 60"),
-        ("result.json", {"target": {"value": 1}}, "'metric' is missing"),
-        ("result.json", {"target": TARGET | {"value": 0.1}}, "was at the target at step 10"),
-        ("config.json", "[]", "holds list"),
-        ("config.json", '{"config": 3}', "config is 3"),
-        ("config.json", '{"config": {}, "commit": {}}', "commit is {}"),
-        ("config.json", '{"config": {}, "resumed": {}}', "resumed is {}"),
-        ("config.json", '{"config": {}, "resumed": [3]}', "resumed: 3 is not an object"),
-        ("config.json", '{"config": {}, "resumed": [{"step": 1}]}', "'commit' is missing"),
-        ("config.json", {"resumed": [ORIGIN | {"step": None}]}, "step is None"),
-        ("config.json", {"resumed": [ORIGIN | {"step": -1}]}, "step is -1, below 0"),
-        ("config.json", {"resumed": [ORIGIN | {"hardware": "cpu"}]}, "hardware is 'cpu'"),
-        ("config.json", {"resumed": [ORIGIN | {"fields": []}]}, "fields is []"),
-        ("config.json", '{"config": {"seed": {"model": 1e30}}}', "seed.model is 1e+30"),
-        ("hparams.json", '{"hparams": {"optimizer.learning_rate": "high"}}', "is 'high'"),
-        ("hparams.json", '{"hparams": {"optimizer.learning_rate": [1]}}', "is [1]"),
-        ("hparams.json", None, "hparams.json is missing"),
-        ("hparams.json", '{"hparams": {}}', "optimizer.learning_rate is missing"),
-        ("hparams.json", '{"hparams": {"status": 1}}', "status is not a field"),
-        ("hparams.json", '{"hparams": {"\\ud800": 1}}', "is no text"),
-        ("metrics.jsonl", "", "last evaluation at step 0"),
-        ("metrics.jsonl", '{"split": "validation", "step": 1}\n', "'fresh_examples' is missing"),
-        (
-            "metrics.jsonl",
-            '{"split": "validation", "step": 1, "fresh_examples": 1, "train_seconds": 1, '
-            '"accuracy": "good"}\n',
-            "accuracy is 'good'",
-        ),
-    ],
-)
-def test_damaged_trial_is_named_and_set_aside(small, name, content, reason):
-    damaged = small / "baseline" / "0" / "2"
-    if isinstance(content, dict):  # fields that differ
-        content = json.dumps(records.read_json(damaged / name) | content)
-    (damaged / name).unlink() if content is None else (damaged / name).write_text(content)
-    with pytest.warns(UserWarning, match="Set aside 1 unusable trial directory"):
-        trials = load.load(small)
-    assert len(trials) == len(SMALL) - 1
-    loaded = load.read(small)
-    assert str(damaged) in loaded.warning()
-    assert reason in loaded.warning()
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    assert table["fresh_examples_min"].iloc[0] == 100  # trial 3 now counts in trial 2's place
-
-
 def _tables(directory):
     loaded = load.read(directory)
     table = scores.condition_scores(loaded.trials, loaded.study)
     caveats.find(loaded)
-    return tables.text(loaded, table), watch.line(loaded), loaded
+    return tables.text(loaded, table), loaded
 
 
 _VALUES = st.recursive(
@@ -264,13 +188,14 @@ _VALUES = st.recursive(
 )
 
 
-@pytest.mark.long
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_files, data):
     directory = tmp_path_factory.mktemp("damaged") / "small"
     shutil.copytree(small_files, directory)
-    name = data.draw(st.sampled_from(["result.json", "config.json", "hparams.json"]))
+    name = data.draw(
+        st.sampled_from(["result.json", "config.json", "hparams.json", "metrics.jsonl"])
+    )
     path = directory / "baseline" / "0" / "1" / name
     content = path.read_bytes()
     if data.draw(st.booleans()):
@@ -286,7 +211,7 @@ def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_file
             inner = inner[key]
         inner[key] = data.draw(_VALUES)
         path.write_text(json.dumps(record))
-    text, _, loaded = _tables(directory)
+    text, loaded = _tables(directory)
     assert "no echoing" in text
     assert len(loaded.trials) + len(loaded.set_aside) == len(SMALL)
 
@@ -294,14 +219,6 @@ def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_file
 @pytest.fixture(scope="module")
 def small_files(tmp_path_factory):
     return write_study(tmp_path_factory.mktemp("whole") / "small", [BASELINE, BEFORE], SMALL)
-
-
-@pytest.mark.parametrize("kind", ["directory", "pipe"])
-def test_record_that_is_no_file_is_set_aside(small, kind):
-    path = small / "baseline" / "0" / "2" / "result.json"
-    path.unlink()
-    path.mkdir() if kind == "directory" else os.mkfifo(path)
-    assert "result.json is not a file" in load.read(small).warning()
 
 
 @pytest.mark.parametrize(
@@ -325,83 +242,6 @@ def test_a_copy_of_a_trial_at_another_place_is_set_aside(small, copy, says):
 _SETTINGS = {"batch_size": 10, "dataset": {"cache_dir": "/a"}, "seed": {"data": 0, "model": 0}}
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
-        ("batch_size", 20, "batch_size is 20, and the study's is 10"),
-        ("echo.factor", 4.0, "echo.factor is 4.0, and the study's is 2.0"),
-        ("optimizer.learning_rate", 0.5, "learning_rate is 0.5, and the study's is 0.01"),
-        ("evaluate_every_fresh_examples", 100, "examples is 100, and the study's is 50"),
-        ("seed.data", 7, "seed.data is 7, and the study's is 0"),
-        ("dataset.cache_dir", "/b", ""),  # may differ between launches
-        ("newer", 1, ""),  # than study.json
-    ],
-)
-def test_a_trial_of_another_plan_is_set_aside(field, value, says, tmp_path):
-    version = records.SCHEMA_VERSION
-    settings = _SETTINGS | {"evaluate_every_fresh_examples": 100}
-    outcomes = {("before_e2", 0, 0): [0.9], ("before_e2", 0, 1): [0.9]}
-    root = write_study(tmp_path / "s", [BEFORE], outcomes, resolved_config=settings)
-    for place, path in records.trials_on_disk(root):
-        own = {"evaluate_every_fresh_examples": 50, "seed.model": place.trial}
-        record = records.read_json(path / records.CONFIG) | {"schema_version": version}
-        record["config"] = with_values(record["config"], own)
-        records.write_json(path / records.CONFIG, record)
-    rows = load.Rows()
-    assert not load.read(root, remembered=rows).set_aside
-    path = root / "before_e2" / "0" / "0" / records.CONFIG
-    record = records.read_json(path)
-    record["config"] = with_values(record["config"], {field: value})
-    records.write_json(path, record)
-    reasons = [reason for _, reason in load.read(root, remembered=rows).set_aside]
-    assert [says in reason for reason in reasons] == ([True] if says else [])
-    plan = records.read_json(root / records.STUDY)
-    changed = plan | {"resolved_config": settings | {"batch_size": 30}}
-    records.write_json(root / records.STUDY, changed)
-    with pytest.raises(InputError, match="no usable trial"):  # none is remembered
-        load.read(root, remembered=rows)
-
-
-def test_an_earlier_cadence_is_no_other_plan(tmp_path):
-    """Versions 1 and 2 evaluated all conditions at the same numbers of fresh examples."""
-    settings = {"batch_size": 10, "evaluate_every_fresh_examples": 100}
-    root = write_study(tmp_path / "s", [BEFORE], {("before_e2", 0, 0): [0.9]})
-    plan = records.read_json(root / records.STUDY) | {"resolved_config": settings}
-    records.write_json(root / records.STUDY, plan)
-    assert not load.read(root).set_aside
-
-
-def test_a_study_of_best_values_may_have_the_cadence_that_was_divided(tmp_path):
-    settings = {"batch_size": 10, "evaluate_every_fresh_examples": 100}
-    plan = {"resolved_config": settings, "score": "best_value"}
-    root = write_study(tmp_path / "s", [BEFORE], {("before_e2", 0, 0): [0.9]}, **plan)
-    _with_values(root / "before_e2/0/0", {"evaluate_every_fresh_examples": 50})
-    assert not load.read(root).set_aside
-
-
-def test_values_that_a_study_gives_as_text_are_those_that_fields_read(tmp_path):
-    flip = {"field": "augmentation.flip", "scale": "choice", "values": ["false", "true"]}
-    condition = BEFORE | {"overrides": BEFORE["overrides"] | {"model.depth": "8"}}
-    root = write_study(
-        tmp_path / "s", [condition], {("before_e2", 0, 0): [0.9]}, search_space=[flip]
-    )
-    trial = root / "before_e2/0/0"
-    hparams = records.read_json(trial / records.HPARAMS) | {"hparams": {flip["field"]: "false"}}
-    records.write_json(trial / records.HPARAMS, hparams)
-    _with_values(trial, {"augmentation.flip": False, "model.depth": 8})
-    assert not load.read(root).set_aside
-    of_other_plans = {
-        "model.depth": (20, "is 20, and the study's is '8'"),
-        "augmentation.flip": (True, "is True, and the study's is 'false'"),
-    }
-    for number, (name, (value, says)) in enumerate(of_other_plans.items(), start=1):
-        other = shutil.copytree(trial, root / "before_e2" / "0" / str(number))
-        hparams = records.read_json(trial / records.HPARAMS) | {"trial": number}
-        records.write_json(other / records.HPARAMS, hparams)
-        _with_values(other, {name: value})
-        assert f"{name} {says}" in str(load.read(root).set_aside[number - 1][1])
-
-
 def _with_values(trial, values):
     record = records.read_json(trial / records.CONFIG) | {"schema_version": records.SCHEMA_VERSION}
     record["config"] = with_values(record["config"], values)
@@ -415,68 +255,6 @@ def test_hyperparameters_of_another_search_space_are_set_aside(small):
     ((path, reason),) = load.read(small).set_aside
     assert path == small / "baseline" / "0" / "3"
     assert "optimizer.learning_rate is 0.04, which the search of the study does not" in reason
-
-
-@pytest.mark.parametrize(
-    ("overrides", "number"),
-    [({}, 1), ({"dataset.spaced_epochs": 2}, 1), ({"dataset.name": "a"}, 0)],
-)
-def test_a_trial_of_other_data_is_set_aside(overrides, number, tmp_path):
-    conditions = [BASELINE | {"overrides": BASELINE["overrides"] | overrides}]
-    outcomes = {("baseline", 0, trial): [0.9] for trial in range(3)}
-    dataset = {"name": "digits", "fingerprint": "a"}
-    root = write_study(tmp_path / "s", conditions, outcomes, dataset=dataset)
-    for trial, own in enumerate([{"fingerprint": "a"}, {"fingerprint": "b"}, {}]):  # {}: an old one
-        path = root / "baseline" / "0" / str(trial) / records.CONFIG
-        records.write_json(path, records.read_json(path) | {"dataset": own})
-    set_aside = load.read(root).set_aside
-    says = "config.json is of other data (fingerprint 'b', and the study's is 'a')"
-    trial = root / "baseline" / "0" / "1"
-    assert set_aside == (((trial, says),) if number else ())
-
-
-@pytest.mark.parametrize(
-    ("name", "of", "says"),
-    [
-        (
-            "metrics.jsonl",
-            5,
-            "best accuracy 0.8 at fresh example 500, but result.json has 0.7 at 3",
-        ),
-        ("metrics.jsonl", 4, "last evaluation at fresh example 400, but result.json is of fresh e"),
-        ("best.value", 0.75, "best accuracy 0.7 at fresh example 300, but result.json has 0.75 at"),
-        ("best.fresh_examples", 200, "0.7 at fresh example 300, but result.json has 0.7 at 200"),
-        ("best.value", None, "0.7 at fresh example 300, but result.json has None at 300"),
-    ],
-)
-def test_a_result_that_its_curve_contradicts_is_set_aside(name, of, says, tmp_path):
-    trial, other = tmp_path / "trial", tmp_path / "other"
-    write_trial(trial, [0.1, 0.5, 0.7, 0.7, 0.6])
-    assert not load.read(trial).set_aside
-    if name == "metrics.jsonl":
-        write_trial(other, [0.1, 0.5, 0.6, 0.7, 0.8][:of], factor=5 / of)
-        (trial / name).write_bytes((other / name).read_bytes())
-    else:
-        result = records.read_json(trial / records.RESULT)
-        records.write_json(trial / records.RESULT, with_values(result, {name: of}))
-    with pytest.raises(InputError, match=re.escape(says)):
-        load.read(trial)
-
-
-def test_a_packed_curve_contradicts_no_result(tmp_path):
-    """Its numbers are rounded, so that the best value may seem to have been reached before."""
-    values = [0.1 + 1e-12, 0.3, 0.3 + 1e-11, 0.3 + 2e-11, 0.2, 0.2]
-    root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): values})
-    archive.pack(root, tmp_path / "s.tar.xz", thin=0.5)
-    assert not load.read(tmp_path / "s.tar.xz").set_aside
-
-
-def test_records_that_a_study_set_aside_are_ignored(small):
-    damaged = small / "baseline" / "0" / "2" / "damaged" / "run_1"
-    damaged.mkdir(parents=True)
-    (damaged / "config.json").write_text("{")
-    assert len(load.read(small).trials) == len(SMALL)
-    assert len(load.read(small / "baseline").trials) == 6
 
 
 @pytest.mark.parametrize(
@@ -511,41 +289,6 @@ def test_damaged_study_is_refused_in_one_sentence(small, field, value):
 
 
 _CHOICE = {"field": "optimizer.learning_rate", "scale": "choice", "values": [0.01, 0.02]}
-
-
-@pytest.mark.parametrize("changes", [{}, {"search_space": [_CHOICE]}])
-def test_only_changed_trials_are_read_again(changes, tmp_path, monkeypatch):
-    small = write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL, **changes)
-    # Axes are compared field by field from Python 3.13 on, where NaN differs from itself.
-    fields = operator.attrgetter("field", "scale", "min", "max", "values")
-    monkeypatch.setattr(
-        Axis,
-        "__eq__",
-        lambda own, other: all(a == b for a, b in zip(fields(own), fields(other), strict=True)),
-    )
-    rows = load.Rows()
-    before = load.read(small, remembered=rows)
-    result = small / "baseline" / "0" / "1" / records.RESULT
-    status, content = result.stat(), result.read_bytes()
-    # a change that leaves no trace in the directory is not seen, so the trial was not read
-    result.write_bytes(content.replace(b'"reached"', b'"damaged"'))
-    os.utime(result, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert load.read(small, remembered=rows).trials.equals(before.trials)
-    os.utime(result)
-    assert len(load.read(small, remembered=rows).set_aside) == 1
-    records.write_json(result, json.loads(content) | {"train_seconds": 7.0})
-    trials = load.read(small, remembered=rows).trials
-    assert trials.equals(load.read(small).trials)
-    assert 7.0 in set(trials["train_seconds"])
-
-
-def test_planned_number_of_trials_costs_no_time(tmp_path):
-    root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
-    plan = {"trials": 10**9, "max_trials": 2 * 10**9, "searches": 10**9}
-    records.write_json(root / records.STUDY, records.read_json(root / records.STUDY) | plan)
-    text, line, _ = _tables(root)
-    assert "no echoing" in text
-    assert "9 of 2,000,000,000,000,000,000 trials counted" in line
 
 
 def test_curves_hold_the_validation_records(small):
@@ -723,18 +466,6 @@ def test_a_run_of_larger_batches_and_the_same_budget_bounds_no_steps(tmp_path):
     assert (row.fresh_examples_low, row.steps_low, row.steps_high) == (400, 40, 40)
 
 
-def test_many_directories_are_named_by_their_number(tmp_path):
-    paths = [tmp_path / f"run_of_a_long_name_{number}" for number in range(9)]
-    for path in paths:
-        write_trial(path, [0.9])
-    assert load.read(paths).study.name == f"9 directories in {tmp_path.name}"
-
-
-def test_one_directory_of_a_long_name_is_named_by_its_beginning(tmp_path):
-    write_trial(tmp_path / ("run_" * 20) / "a", [0.9])
-    assert load.read(tmp_path / ("run_" * 20)).study.name == "run_" * 14 + "r..."
-
-
 @pytest.mark.slow
 def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(tmp_path):
     for sharing in ({"lanes": 8}, {"workers": 2}):
@@ -821,52 +552,6 @@ def test_effect_without_retuning_has_a_trial_that_failed_after_an_easier_target(
         assert tuple(before[name] for name in names)[: len(effects)] == effects
 
 
-def test_latex_shows_hostile_text_literally():
-    text = tables.latex(
-        ("a_b", "ratio"), [("50% of $x$ & {\\evil}", "≥0.5 [<1, >2]"), ("e = 2", "")]
-    )
-    assert r"50\% of \$x\$ \& \{\textbackslash evil\}" in text
-    assert r"a\_b" in text
-    assert r"$\geq$0.5 [$<$1, $>$2]" in text
-    assert "e~=~2" in text
-
-
-def test_factor_of_an_auto_condition_is_its_maximum():
-    settings = {
-        "echo.insertion": "before_augmentation",
-        "echo.policy": "auto",
-        "echo.max_factor": 5,
-    }
-    condition = Condition.of("auto", settings, {})
-    assert (condition.factor, condition.label) == (5.0, "before augmentation, e ≤ 5")
-
-
-@pytest.mark.parametrize(
-    ("insertion", "slots"), [("before_augmentation", 256), ("after_batching", 8)]
-)
-def test_zeros_of_an_auto_condition_follow_from_the_batch_size(insertion, slots):
-    settings = {"echo.policy": "auto", "echo.insertion": insertion}
-    zeros = {"echo": {"max_factor": 0, "shuffle_buffer": 0}, "batch_size": 32}
-    condition = Condition.of("auto", settings, zeros)
-    assert (condition.factor, condition.shuffle_buffer) == (8.0, slots)
-    assert condition.buffer_examples == 256
-
-
-@pytest.mark.parametrize(
-    ("axis", "value", "place"),
-    [
-        ({"scale": "log", "min": 0.001, "max": 1.0}, 0.1, 2 / 3),
-        ({"scale": "linear", "min": 0, "max": 10}, 2.5, 0.25),
-        ({"scale": "log_one_minus", "min": 0.001, "max": 0.1}, 0.99, 0.5),
-        ({"scale": "choice", "values": [1, 2]}, 1, None),
-        ({"scale": "log", "min": 0.001, "max": 1.0}, 0.0, None),
-    ],
-)
-def test_positions_on_the_axes_of_a_search_space(axis, value, place):
-    axis = Axis.from_record({"field": "f"} | axis)
-    assert axis.position(value) == (None if place is None else pytest.approx(place))
-
-
 def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
     space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 5e-6, "max": 0.0305}]
     loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=space))
@@ -874,22 +559,6 @@ def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
     # Best: 0.03 and 0.01 (baseline), 0.01 and 0.02 (before_e2); only the largest lie near the end.
     assert "max (0.0305) of optimizer.learning_rate" in note
     assert "baseline/0 (0.03), before_e2/1 (0.02)." in note
-
-
-@pytest.mark.parametrize(
-    ("scale", "low", "high", "value", "end"),
-    [
-        ("linear", 0, 2, 0, None),  # a quarter of the draws
-        ("linear", 0, 2, 2, None),
-        ("linear", 0, 100, 4, "min"),
-        ("linear", 0, 100, 5, None),
-        ("linear", 0, 100, 96, "max"),
-        ("log", 1, 1000, 1, None),  # 1 to 1.5 is 6% of the axis
-        ("log", 1, 1000, 1000, "max"),
-    ],
-)
-def test_a_whole_number_is_at_an_end_if_all_that_is_rounded_to_it_is(scale, low, high, value, end):
-    assert Axis("augmentation.pad", scale, low, high).near_end(value) == end
 
 
 def test_caveats_of_a_small_study(small):
@@ -950,27 +619,6 @@ def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path)
     assert not [note for note in caveats.find(loaded) if "ratios" in note]
 
 
-def test_a_baseline_without_a_trial_has_not_missed_the_target(tmp_path):
-    values = {("before_e2", 0, 0): [0.1, 0.9], ("baseline", 0, 0): ([0.1], "unfinished")}
-    notes = caveats.find(load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values)))
-    assert "No trial of the baseline has ended, so there are no ratios and no ideals yet." in notes
-    assert "The baseline never" not in " ".join(notes)
-
-
-def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
-    root = write_study(tmp_path / "s", [BASELINE], {}, dataset={"train_examples": 150})
-    for trial, commit in enumerate(("aaa", "bbb")):
-        hardware = {"device_kind": f"chip {trial}", "devices": 4}
-        directory = records.TrialPath("baseline", 0, trial).under(root)
-        write_trial(directory, [0.1, 0.9], hardware=hardware, commit=commit)
-        drawn = {"hparams": {"optimizer.learning_rate": 0.1}}
-        records.write_json(directory / records.HPARAMS, drawn)
-    text = " ".join(caveats.find(load.read(root)))
-    assert "150 training examples" in text
-    assert "4 x chip 0, 4 x chip 1" in text
-    assert "commits: aaa, bbb" in text
-
-
 def resumed_trial(directory, *resumed, hardware=ORIGIN["hardware"]):
     """The caveats on the origin of a trial that began at commit aaa."""
     write_trial(directory, [0.1, 0.9], commit="aaa", hardware=hardware, resumed=list(resumed))
@@ -986,28 +634,6 @@ def test_a_trial_that_resumed_at_another_commit_has_mixed_commits(tmp_path):
     assert not [*resumed_trial(tmp_path / "again", other | {"step": 0})]
 
 
-def test_seconds_of_a_trial_that_resumed_at_another_pace_are_a_caveat(tmp_path):
-    says = "1 trial resumed on other hardware or with other settings ({}), so that seconds mix"
-    slow = ORIGIN | {"commit": "aaa", "fields": {"upstream.examples_per_second": 9, "sharding": 1}}
-    (said,) = resumed_trial(tmp_path / "slow", slow)
-    assert said.startswith(says.format("sharding, upstream.examples_per_second"))
-    fewer = ORIGIN | {"commit": "aaa", "hardware": {"device_kind": "cpu", "cpu_count": 1}}
-    (said,) = resumed_trial(tmp_path / "fewer", fewer)
-    assert said.startswith(says.format("hardware"))
-    chip = {"device_kind": "chip", "devices": 4}
-    devices, said = resumed_trial(tmp_path / "chip", fewer, hardware=chip)
-    assert "different hardware (4 x chip, 1 x cpu)" in devices
-    assert said.startswith(says.format("hardware"))
-
-
-def test_trials_without_their_study_are_a_caveat(tmp_path):
-    study = write_study(tmp_path / "study", [BASELINE, BEFORE], SMALL)
-    says = "Trials of a study are read as single runs, without its study.json"
-    assert not any(says in caveat for caveat in caveats.find(load.read(study)))
-    (study / records.STUDY).unlink()
-    assert any(says in caveat for caveat in caveats.find(load.read(study)))
-
-
 def test_trials_of_two_studies_form_no_pairs_with_other_optimizers(tmp_path):
     for name in ("sgd", "again", "adamw"):
         optimizer = {"name": "adamw" if name == "adamw" else "sgd"}
@@ -1020,45 +646,12 @@ def test_trials_of_two_studies_form_no_pairs_with_other_optimizers(tmp_path):
         assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number
 
 
-def test_a_trial_with_evaluations_and_without_its_configuration_is_set_aside(tmp_path):
-    study = write_study(tmp_path / "study", [BASELINE, BEFORE], SMALL)
-    trial = study / "baseline" / "0" / "1"
-    for missing in (records.RESULT, records.CONFIG):
-        (trial / missing).unlink()
-    assert load.read(study).set_aside == ((trial, "config.json is missing"),)
-
-
 def test_trials_on_different_processors_are_a_caveat(tmp_path):
     cpu = {"device_kind": "cpu", "devices": 1, "cpu_count": 2, "cpu": "Xeon"}
     for name, hardware in (("a", cpu), ("b", cpu | {"cpu": "EPYC"}), ("c", cpu)):
         write_trial(tmp_path / name, [0.1, 0.9], hardware=hardware)
     (said,) = caveats._mixed_origins(load.load(tmp_path))
     assert "different hardware (1 x cpu (2 cores of Xeon), 1 x cpu (2 cores of EPYC))" in said
-
-
-@pytest.mark.parametrize(
-    ("trials", "searches", "said"),
-    [
-        (49, 5, "Small study: 49 trials per search (the paper ran 50 to 100). "),
-        (50, 4, "Small study: 4 searches per condition (the paper ran 5). "),
-        (50, 5, None),
-        (0, 5, None),  # not planned: single runs
-    ],
-)
-def test_a_study_is_small_below_the_papers_numbers(trials, searches, said, small):
-    loaded = load.read(small)
-    plan = dataclasses.replace(loaded.study, trials=trials, searches=searches)
-    text = " ".join(caveats.find(dataclasses.replace(loaded, study=plan)))
-    assert ("Small study" in text) == (said is not None)
-    assert (said or "") in text
-    assert ("a range but no interval" in text) == (searches == 4)
-
-
-@pytest.mark.parametrize("size", [399, 400])
-def test_scores_of_one_epoch_are_no_caveat(size, tmp_path):
-    dataset, values = {"train_examples": size}, {("baseline", 0, 0): [0.1] * 3 + [0.9]}
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE], values, dataset=dataset))
-    assert ("later epoch" in " ".join(caveats.find(loaded))) == (size == 399)
 
 
 def test_caveats_list_a_dozen_searches_and_count_the_others(tmp_path):
@@ -1126,72 +719,3 @@ def test_same_records_give_the_same_files(reported, small_files, tmp_path):
     report.write(load.read(small_files, target=0.85), tmp_path, small_files)
     for path in reported[1].iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
-
-
-def test_directories_whose_names_are_not_utf_8_have_a_report(coarse_figures, tmp_path):
-    name = os.fsdecode(b"caf\xe9")
-    write_trial(tmp_path / name, [0.1, 0.9])
-    write_trial(tmp_path / "b", [0.9], settings=config(batch_size=20))
-    loaded = load.read(tmp_path)
-    assert [os.path.basename(path) for path in loaded.trials["path"]] == ["caf\udce9", "b"]
-    report.write(loaded, tmp_path / "report", tmp_path)
-    trials = pd.read_csv(tmp_path / "report" / "trials.csv")
-    assert trials["path"].tolist() == [r"caf\xe9", "b"]
-
-
-def test_study_record_without_a_key_says_which(small):
-    plan = json.loads((small / "study.json").read_text())
-    del plan["trials"]
-    records.write_json(small / "study.json", plan)
-    with pytest.raises(InputError, match="'trials' is missing"):
-        load.read(small)
-
-
-@pytest.mark.parametrize("version", [records.SCHEMA_VERSION + 1, 0, None])
-def test_records_of_unknown_versions_are_named(version, small):
-    says = f"schema_version is {version}; this code reads 1 to {records.SCHEMA_VERSION}"
-    trial = small / "baseline" / "0" / "1"
-
-    def change(path):
-        records.write_json(path, records.read_json(path) | {"schema_version": version})
-
-    change(trial / records.CONFIG)
-    warning = load.read(small).warning()
-    assert f"Set aside 1 unusable trial directory: {trial} ({says}" in warning
-    change(small / records.STUDY)
-    for directory in (trial, small):
-        with pytest.raises(InputError, match=says):
-            load.read(directory)
-
-
-@pytest.mark.parametrize("insertion", list(INSERTIONS)[1:])
-@pytest.mark.parametrize(("streams", "version_1"), [(1, 50), (4, 200)])
-def test_version_1_buffer_size_is_per_stream(insertion, streams, version_1, tmp_path):
-    echo = {"insertion": insertion, "factor": 2.0, "shuffle_buffer": 50, "streams": streams}
-    whole_batches = insertion == "after_batching"
-    slots = {1: 50 if whole_batches else version_1, 2: 50}
-    for version, expected in slots.items():
-        snapshot = {"schema_version": version, "config": config(echo=echo)}
-        condition = single_runs.condition_of(snapshot)
-        assert condition.shuffle_buffer == expected
-        assert condition.buffer_examples == expected * (10 if whole_batches else 1)
-        write_trial(tmp_path / str(version), [0.5, 0.9], settings=snapshot["config"])
-        path = tmp_path / str(version) / records.CONFIG
-        records.write_json(path, records.read_json(path) | {"schema_version": version})
-    table = load.load(tmp_path)  # both versions at once; their orders of the data differ
-    assert table["shuffle_buffer"].tolist() == sorted(slots.values())
-    assert sorted(table["search"]) == [0, 1]
-
-
-def test_version_1_study_reports_the_total_buffer(tmp_path):
-    echoed = BEFORE | {"overrides": BEFORE["overrides"] | {"echo.streams": 4}}
-    conditions = [BASELINE, echoed]
-    trials = {(each["name"], 0, 0): [0.5, 0.9] for each in conditions}
-    for version, expected in ((1, 200), (2, 50)):
-        write_study(tmp_path / str(version), conditions, trials, schema_version=version)
-        conditions_read = load.read_study(tmp_path / str(version)).conditions
-        assert [condition.shuffle_buffer for condition in conditions_read] == [0, expected]
-
-
-def test_the_fields_that_affect_no_seconds_are_those_of_a_study():
-    assert base.MAY_CHANGE_IN_STUDY == MAY_DIFFER_IN_TRIALS

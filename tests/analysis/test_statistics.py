@@ -15,10 +15,8 @@ from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
     TARGET,
-    config,
     study_of,
     write_study,
-    write_trial,
 )
 
 INF = math.inf
@@ -191,45 +189,6 @@ def test_best_values_of_trials_that_were_never_evaluated_have_no_number(tmp_path
     loaded = load.read(root)
     table = scores.condition_scores(loaded.trials, loaded.study)
     assert [row[-1] for row in tables.trial_rows(loaded, table)] == ["- [-, -]"] * 2
-
-
-def test_the_head_of_the_scores_counts_the_searches_of_the_baseline_too(tmp_path):
-    values = {("baseline", s, 0): [0.1, 0.9] for s in range(3)}
-    values |= {("before_e2", s, 0): [0.9] for s in range(5)}
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values, searches=5))
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    head = tables.columns(table, loaded.study)
-    assert "fresh examples: median (range of 3 to 5 searches)" in head
-    assert "ratio to baseline [range of 3 searches]" in head
-
-
-def test_ratio_of_fresh_examples_in_a_study_of_seconds_has_a_head_of_its_own(tmp_path):
-    root = study_of(tmp_path / "s", [BASELINE, BEFORE], searches=3, score="seconds")
-    for path in root.glob("before_e2/*/*/hparams.json"):
-        records.write_json(path, records.read_json(path) | {"lanes": 2})
-    loaded = load.read(root)
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    head = tables.columns(table, loaded.study)
-    assert "ratio to baseline [none]" in head  # their seconds depend on other trials
-    assert "their ratio [range of 3 searches]" in head
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("coarse_figures")
-def test_table_heads_say_what_the_brackets_hold(tmp_path):
-    few = load.read(study_of(tmp_path / "few", [BASELINE, BEFORE], searches=3))
-    table = scores.condition_scores(few.trials, few.study)
-    assert "ratio to baseline [range of 3 searches]" in tables.columns(table, few.study)
-    five = load.read(
-        study_of(tmp_path / "five", [BASELINE, BEFORE], searches=5, score="best_value")
-    )
-    table = scores.condition_scores(five.trials, five.study)
-    head = "difference to baseline [93.75% interval, 5 searches]"
-    assert head in tables.columns(table, five.study)
-    report.write(five, tmp_path / "out")
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert head in text
-    assert "difference [95% interval]" in text
 
 
 @pytest.mark.parametrize("pairs", [6, 10, 20, 64])
@@ -471,31 +430,3 @@ def test_signs_are_counted_by_search(tmp_path):
         uncertainty.pairs(loaded.trials, loaded.study), loaded.study
     ).to_dict("records")
     assert (effect["searches_below"], effect["searches_above"]) == (0, 2)
-
-
-def test_study_without_a_horizon_has_a_caveat(tmp_path):
-    old = {"resolved_config": {"batch_size": 10, "optimizer": {"schedule": {"name": "linear"}}}}
-    new = {"name": "linear", "horizon_fresh_examples": 0}
-    new = {"resolved_config": {"batch_size": 10, "optimizer": {"schedule": new}}}
-    for number, (changes, marked) in enumerate(((old, True), (new, False))):
-        loaded = load.read(study_of(tmp_path / str(number), [BASELINE], **changes))
-        assert ("earlier protocol" in " ".join(caveats.find(loaded))) == marked
-
-
-def test_single_runs_without_a_horizon_have_that_caveat_too(tmp_path):
-    for number, (schedule, marked) in enumerate(
-        (({"name": "linear"}, True), ({"name": "linear", "horizon_fresh_examples": 0}, False))
-    ):
-        optimizer = {"name": "sgd", "learning_rate": 0.1, "schedule": schedule}
-        run = tmp_path / str(number) / "run"
-        write_trial(run, [0.1, 0.9], settings=config(optimizer=optimizer))
-        assert ("earlier protocol" in " ".join(caveats.find(load.read([run])))) == marked
-
-
-def test_one_single_run_without_a_horizon_has_that_caveat_wherever_it_is(tmp_path):
-    new = {"name": "linear", "horizon_fresh_examples": 0}
-    for name, schedule, version in (("a", new, 5), ("b", {"name": "linear"}, 1), ("c", new, 5)):
-        optimizer = {"name": "sgd", "learning_rate": 0.1, "schedule": schedule}
-        settings = config(optimizer=optimizer)
-        write_trial(tmp_path / name, [0.1, 0.9], settings=settings, schema_version=version)
-    assert "earlier protocol" in " ".join(caveats.find(load.read(tmp_path)))

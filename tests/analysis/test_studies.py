@@ -8,10 +8,9 @@ import math
 import matplotlib.image
 import numpy as np
 import pytest
-import rich.console
 
 from analysis import __main__ as analysis_main
-from analysis import figures, load, report, scores, uncertainty, watch
+from analysis import figures, load, report, scores, uncertainty
 from analysis.series import varied_setting
 from runs import cli, records
 from tests.helpers.figure_texts import assert_inside, assert_no_overlap, strings, texts
@@ -96,19 +95,6 @@ def test_study_that_varies_a_setting_is_plotted_against_it(
     assert lines.items() <= points.items()
 
 
-def test_series_of_an_unknown_batch_size_has_no_size_in_its_label(tmp_path):
-    conditions = [
-        at(f"e{e}_{size}", "none" if e == 1 else BEFORE_E, e, **settings)
-        for size, settings in (("known", {"batch_size": 40}), ("unknown", {}))
-        for e in (1, 2, 4)
-    ]
-    root = study_of(tmp_path / "s", conditions, resolved_config={})
-    varied = varied_setting(load.read_study(root))
-    assert varied is not None
-    labels = {series.label for series in varied.series}
-    assert labels == {"before augmentation, batch 40", "before augmentation"}
-
-
 def test_buffer_of_batches_is_counted_in_examples(tmp_path):
     varied = varied_setting(load.read(study_of(tmp_path / "s", SHUFFLE)).study)
     for series in varied.series:
@@ -183,15 +169,6 @@ def test_end_of_an_axis_that_holds_the_best_trial_is_shaded(tmp_path):
     panel = figures.trials_by_hyperparameter(loaded.trials, loaded.study).axes[0]
     (shade,) = panel.patches[1:]  # after the steps
     assert shade.get_x() == pytest.approx(0.0099)
-
-
-@pytest.mark.parametrize("scale", ["linear", "log", "log_one_minus"])
-def test_axis_of_no_length_shows_its_trials_alone(tmp_path, scale):
-    space = [{"field": "optimizer.learning_rate", "scale": scale, "min": 0.1, "max": 0.1}]
-    loaded = load.read(study_of(tmp_path / "s", [BASELINE], search_space=space))
-    panel = figures.trials_by_hyperparameter(loaded.trials, loaded.study).axes[0]
-    assert not panel.patches
-    assert len(panel.get_lines()[0].get_xdata()) == 6
 
 
 def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
@@ -317,75 +294,6 @@ def test_html_report_is_self_contained(tmp_path, monkeypatch):
         assert matplotlib.image.imread(io.BytesIO(content)).shape[1] == 1300  # 6.5 in, 200 dpi
 
 
-def test_watch_prints_a_finished_study_once(tmp_path, capsys):
-    root = study_of(tmp_path / "s", [BASELINE, BEFORE])
-    assert run([str(root), "--watch"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("12 of 12 trials counted | 0 diverged | 0 running | no echoing 500 |")
-    assert not (root / "report").exists()
-
-
-def test_watch_on_a_terminal_shows_a_row_per_condition(tmp_path):
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL))
-    console = rich.console.Console(width=120, record=True, file=io.StringIO())
-    console.print(watch.table(loaded))
-    shown = console.export_text()
-    assert "8 of 8 trials counted" in shown
-    assert all(condition.label in shown for condition in loaded.study.conditions)
-    assert watch.table(None) == "no trial has started"
-
-
-def test_watch_shows_the_best_so_far_beside_a_search_that_has_only_diverged(tmp_path):
-    values = {("baseline", 0, 0): [0.1, 0.9], ("baseline", 1, 0): ([0.1], "diverged")}
-    values |= {("before_e2", 1, 0): ([0.1], "diverged")}
-    line = watch.line(load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values)))
-    assert line.endswith("2 diverged | 0 running | no echoing 200")
-
-
-def test_watch_continues_until_the_study_has_ended(tmp_path, capsys, monkeypatch):
-    root = study_of(tmp_path / "s", [BASELINE], searches=1)
-    results = sorted(root.glob("*/*/*/result.json"))
-    kept = [records.read_json(path) for path in results]
-    for path in results:
-        path.unlink()
-    todo = list(zip(results, kept, strict=True))
-    monkeypatch.setattr(watch.time, "sleep", lambda _: records.write_json(*todo.pop(0)))
-    assert run([str(root), "--watch"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    counts = [line.split(" | ")[0] for line in lines]
-    assert counts == [f"{n} of 3 trials counted" for n in range(4)]
-    assert lines[0].endswith("3 running")
-
-
-def test_watch_names_damaged_trials_which_a_study_waits_for(tmp_path, capsys, monkeypatch):
-    root = study_of(tmp_path / "[old]", [BASELINE], searches=1)
-    result = root / "baseline" / "0" / "1" / "result.json"
-    kept = records.read_json(result)
-    result.write_text("damaged")
-    shown = watch.table(load.read(root))
-    monkeypatch.setattr(watch.time, "sleep", lambda _: records.write_json(result, kept))
-    assert run([str(root), "--watch"]) == 0
-    warning, before, after = capsys.readouterr().out.splitlines()
-    assert warning.startswith(f"Set aside 1 unusable trial directory: {result.parent} (")
-    assert (before[:7], after[:7]) == ("2 of 3 ", "3 of 3 ")
-    console = rich.console.Console(width=300, record=True, file=io.StringIO())
-    console.print(shown)
-    said = console.export_text()
-    assert "Set aside 1 unusable trial directory" in said
-    assert "[old]" in said
-
-
-def test_watch_waits_for_a_run_that_was_preempted(tmp_path, capsys, monkeypatch):
-    write_trial(tmp_path / "run", [0.1], "preempted")
-    result = tmp_path / "run" / records.RESULT
-    ended = records.read_json(result) | {"status": "exhausted"}
-    events = [result.unlink, lambda: records.write_json(result, ended)]  # it resumes, and ends
-    monkeypatch.setattr(watch.time, "sleep", lambda _: events.pop(0)())
-    assert run([str(tmp_path / "run"), "--watch"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[2] for line in lines] == ["0 running", "1 running", "0 running"]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("hparams", [None, {"optimizer.momentum": None}])
 def test_a_trial_without_hyperparameters_is_analyzed(hparams, tmp_path):
@@ -395,21 +303,3 @@ def test_a_trial_without_hyperparameters_is_analyzed(hparams, tmp_path):
     if hparams:
         records.write_json(root / "baseline" / "0" / "0" / records.HPARAMS, {"hparams": hparams})
     assert run([str(root)]) == 0
-
-
-def test_watch_before_the_first_trial(tmp_path, capsys, monkeypatch):
-    root = write_study(tmp_path / "s", [BASELINE], {})
-
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(watch.time, "sleep", interrupt)
-    assert run([str(root), "--watch"]) == 0
-    assert capsys.readouterr().out == "no trial has started\n"
-    (root / "baseline" / "0" / "0").mkdir(parents=True)  # by a process that was killed
-    assert run([str(root), "--watch"]) == 0
-    assert capsys.readouterr().out.endswith(" | 1 running\n")
-    assert run([str(root), "--watch", "--target=90"]) == 2
-    assert "--target is 90" in capsys.readouterr().err
-    assert run([str(tmp_path), "--watch"]) == 2
-    assert run([str(root), "--watch", "--out=there"]) == 2
