@@ -23,7 +23,7 @@ import numpy as np
 from scipy import stats
 
 from analysis import bounds, uncertainty
-from benchmarks import common, speedup
+from benchmarks import common
 from configs import cifar10
 from runs.study import MAX_TRIALS_FACTOR
 from studies.search import point, resolved_axis
@@ -33,7 +33,6 @@ GRID_CADENCE = 125.0  # the resolution of the studies in results/grid: 2.5% of t
 BEST_RATE, DIVERGES = 0.4, 1.0  # log10 of the effective learning rate
 CURVATURE = 0.25  # of the log cost, per squared decade from the best rate
 RATIOS = (0.5, 0.55, 0.6, 0.7, 0.8, 0.85, 0.9, 1.0, 1.05)
-SEEDS_AGAIN = 2  # with which the best trials run again
 LARGE = 20_000  # searches per condition from which the truth is computed
 
 
@@ -202,7 +201,7 @@ def tuned_ratios(random: np.random.Generator, setting: Setting, pool: int) -> np
 
 
 def by_search(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
-    """The smallest and the largest ratio over searches, and Student's t for comparison."""
+    """The smallest and the largest ratio over searches."""
     truth = float(np.median(tuned_ratios(random, setting, pool)))
     end = budget(random, setting, pool)
     cost, counted, _ = costs(random, setting, studies, pool)
@@ -213,14 +212,7 @@ def by_search(random: np.random.Generator, setting: Setting, studies: int, pool:
     ]
     intervals = np.array([(summary.min, summary.max) for summary in summaries])
     name = f"ratio by search, [min, max] of {setting.searches}"
-    rows = [_row(name, setting, bounds.level(setting.searches), intervals, truth)]
-    if not setting.censored:
-        logs = np.log(low[:, 1] / low[:, 0])
-        half = stats.t.ppf(0.975, setting.searches - 1) * stats.sem(logs, axis=1)
-        other = np.exp(np.stack([logs.mean(1) - half, logs.mean(1) + half], axis=1))
-        name = f"the same by Student's t of {setting.searches} logs (not printed)"
-        rows.append(_row(name, setting, 0.95, other, truth, claimed=False))
-    return rows
+    return [_row(name, setting, bounds.level(setting.searches), intervals, truth)]
 
 
 def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
@@ -248,8 +240,7 @@ def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: 
 
 def of_ratios(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
     """`uncertainty.ratio_of_ratios`: the ratio of the condition to the baseline at another batch
-    size, over that at this one, for the same trials. Both are equal, so it is 1. For comparison,
-    the sign test's interval of quotients of four trials."""
+    size, over that at this one, for the same trials. Both are equal, so it is 1."""
     end = budget(random, setting, pool)
     chosen = _searches(random, setting, studies, pool)
     sides = []
@@ -257,7 +248,7 @@ def of_ratios(random: np.random.Generator, setting: Setting, studies: int, pool:
         cost, counted, _ = costs(random, setting, studies, pool, chosen)
         low, high = ends(scored(level * cost, setting.cadences), end, setting.cadences)
         sides.append((low, high, counted[:, 0] & counted[:, 1]))
-    intervals, quotients, enough = [], [], uncertainty.MIN_PAIRS
+    intervals, enough = [], uncertainty.MIN_PAIRS
     for k in range(studies):
         four = sides[0][2][k] & sides[1][2][k]
         own, base = (
@@ -267,67 +258,8 @@ def of_ratios(random: np.random.Generator, setting: Setting, studies: int, pool:
         if min(((low > 0) | np.isfinite(high)).sum() for low, high in (own, base)) < enough:
             continue
         intervals.append(uncertainty.ratio_of_ratios(own, base)[:2])
-        quotients.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
     name = f"ratio of ratios, {setting.searches * setting.trials} trials"
-    other = f"the same by signs of {setting.searches * setting.trials} quotients (not printed)"
-    level = uncertainty.PAIRED_LEVEL
-    return [
-        _row(name, setting, level, np.array(intervals), 1.0),
-        _row(other, setting, level, np.array(quotients), 1.0, claimed=False),
-    ]
-
-
-def run_again(
-    random: np.random.Generator, setting: Setting, studies: int, pool: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best trial of every search runs again with SEEDS_AGAIN new seeds: (its
-    scores without a budget [studies, 2, searches, seeds], the cost in its search [studies, 2,
-    searches])."""
-    cost, counted, expected = costs(random, setting, studies, pool)
-    cost = np.where(counted, cost, np.inf)
-    level = np.take_along_axis(expected, cost.argmin(-1)[..., None], -1)
-    noise = random.normal(0, setting.noise, (*level.shape[:-1], SEEDS_AGAIN))
-    return scored(level * np.exp(noise), setting.cadences), cost.min(-1)
-
-
-def of_benchmark(
-    random: np.random.Generator, setting: Setting, studies: int, pool: int
-) -> list[Row]:
-    """benchmarks.speedup: its range over searches, and the median of such ratios over many
-    searches without a budget."""
-    setting = dataclasses.replace(setting, searches=5, trials=12)
-    end = budget(random, setting, pool)
-    low, high = ends(run_again(random, setting, studies, pool)[0], end)
-    summaries = [
-        speedup.speedup((low[k, 1], high[k, 1]), (low[k, 0], high[k, 0])) for k in range(studies)
-    ]
-    intervals = np.array([(summary.min, summary.max) for summary in summaries])
-    one = dataclasses.replace(setting, searches=1)
-    many = np.log(run_again(random, one, LARGE, pool)[0]).mean(-1)[..., 0]
-    truth = float(np.exp(np.median(many[:, 1] - many[:, 0])))
-    name = f"wall_time, [min, max] of {setting.searches} searches of {setting.trials} trials"
-    name += ", run again"
-    return [_row(name, setting, bounds.level(setting.searches), intervals, truth)]
-
-
-def of_band(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
-    """The band of `score_by_trials` and the score of one more search, which it is not claimed to
-    cover."""
-    more = dataclasses.replace(setting, searches=setting.searches + 1)
-    cost, counted, _ = costs(random, more, studies, pool)
-    score = np.where(counted, scored(cost, setting.cadence), np.inf)[:, 0]
-    rows = []
-    for n in (setting.trials // 4, setting.trials):
-        inside = np.empty((studies, 2))
-        first = counted[:, 0, -1].cumsum(-1) <= n
-        new = np.where(first, score[:, -1], np.inf).min(-1)
-        for k in range(studies):
-            known = np.sort(score[k, :-1][np.isfinite(score[k, :-1])])
-            tails = (0.5 - uncertainty.LEVEL / 2, 0.5 + uncertainty.LEVEL / 2)
-            inside[k] = [uncertainty.best_of(known, n, tail) for tail in tails]
-        name = f"score_by_trials' band at {n} of {setting.trials} trials, of a new search's score"
-        rows.append(_row(name, setting, uncertainty.LEVEL, inside, new, claimed=False))
-    return rows
+    return [_row(name, setting, uncertainty.PAIRED_LEVEL, np.array(intervals), 1.0)]
 
 
 def _row(
@@ -390,11 +322,6 @@ def all_simulations() -> list[tuple[Simulation, Setting]]:
     # Like the older studies of text, such as results/studies/language_insertion.
     text = Setting(0.57, searches=3, trials=12, censored=0.58, by_trial=True, cadence=370.0)
     plans += [(by_trial, dataclasses.replace(text, noise=noise)) for noise in (0.05, 0.1)]
-    plans += [
-        (of_benchmark, dataclasses.replace(Setting(ratio=0.25), **changes))
-        for changes in ({"noise": 0.05}, {}, {"noise": 0.4}, {"shift": 0.5}, {"censored": 0.5})
-    ]
-    plans.append((of_band, Setting(searches=3)))
     # Like the studies on the grid, where most trials without echoing miss the target; and with an
     # effect that depends on the hyperparameters.
     grid = dataclasses.replace(most, cadence=GRID_CADENCE, divisor=2.0)
@@ -512,8 +439,7 @@ def report(
                     f"{CADENCE:,.0f} fresh examples unless stated; the baseline's best trials need "
                     f"about {BASE:,.0f}.",
                     "- Noise: the standard deviation of the logarithm of what a trial takes.",
-                    "- \\*: not claimed. The project says that the interval does not cover this, "
-                    "or does not print the interval.",
+                    "- \\*: not claimed. The project says that the interval does not cover this.",
                     "- Intervals by search are compared with the median ratio of scores as they "
                     "are evaluated; matched seeds, with the ratio of what trials take.",
                     "- Widths are over intervals of which both ends are known.",
