@@ -177,9 +177,7 @@ def read_study(directory: pathlib.Path) -> Study:
     """The study at `directory`; raises InputError if study.json is damaged."""
     path = directory / records.STUDY
     try:
-        study = Study.read(directory)
-        records.check_readable(study.record)
-        return study
+        return Study.read(directory)
     except (ValueError, OSError) as error:
         raise InputError(
             f"{path} is not a readable study record ({plain(_reason(error))}); fix it, or give the "
@@ -296,7 +294,6 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
     for path in sorted({path.resolve(): path for path in directories}.values()):
         try:
             snapshot = trial_records.read_config(path)
-            single_runs.check(snapshot)
             snapshots[path] = snapshot
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
@@ -337,7 +334,6 @@ def _reason(error: Exception) -> str:
 def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
     trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
-    records.check_readable(trial.config)
     if trial.metrics and not trial.config:
         raise ValueError(f"{records.CONFIG} is missing")  # it is written first
     config = trial.config.get("config") or {}

@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from echo.spec import abbreviated
 from runs import records
 from runs.cli import InputError
 from runs.study import (
@@ -34,20 +33,6 @@ _MAY_DIFFER += (_SPACED_EPOCHS,)
 
 # How fields begin by which runs train on different problems.
 _PROBLEM = ("workload", "model.", "loss.", "dataset.", "augmentation.")
-
-
-def check(snapshot: Mapping[str, Any]) -> None:
-    """Checks what this module reads from a run's config.json; raises ValueError or KeyError."""
-    records.check_readable(snapshot)
-    config = snapshot["config"]
-    parse_target(config["target"])
-    for name in ("budget.fresh_examples", "seed.data", "batch_size", _SPACED_EPOCHS):
-        value = nested(config, name)
-        if value is not None and not is_number(value):
-            raise ValueError(f"{name} is {abbreviated(value)}, not a number")
-    if not isinstance(config.get("workload", ""), str):
-        raise ValueError(f"workload is {abbreviated(config['workload'])}, not text")
-    condition_of(snapshot)
 
 
 def condition_of(snapshot: Mapping[str, Any]) -> Condition:

@@ -24,9 +24,7 @@ def run(*arguments):
 
 
 def same_trials(published, study):
-    here, there = (
-        trials.drop(columns=["path", "commit", "paces"]) for trials in (study, published)
-    )
+    here, there = (trials.drop(columns=["path", "commit"]) for trials in (study, published))
     pd.testing.assert_frame_equal(there, here, check_dtype=False)
 
 
@@ -124,7 +122,7 @@ def test_damaged_files_are_refused(tmp_path):
         (["{tmp}/" + archive.TRIALS], archive.TRIALS),
         (["{tmp}", "--pack={tmp}"], "{tmp}"),
         (["{tmp}", "--pack={tmp}", "--target=1"], "--pack"),
-        (["{tmp}", "--pack="], "empty"),
+        (["{tmp}", "--pack="], "directory"),
     ],
 )
 def test_wrong_input(tmp_path, capsys, arguments, named):

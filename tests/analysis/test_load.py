@@ -1,7 +1,6 @@
 """From records on disk to scores: values computed by hand, other targets, damaged records."""
 
 import dataclasses
-import json
 import math
 import shutil
 
@@ -153,7 +152,7 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
     loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], trials))
     assert loaded.trials["counted"].tolist() == [False, False, True]
     text = " ".join(caveats.find(loaded))
-    assert "2 trials have not ended (1 without a result, 1 preempted)" in text
+    assert "do not count yet: 2" in text
     assert "baseline/0 (1)" in text
     assert "before augmentation, e = 2 (0)" in text
     table = scores.condition_scores(loaded.trials, loaded.study)
@@ -181,38 +180,37 @@ def _tables(directory):
     return tables.text(loaded, table), loaded
 
 
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=3,
-)
-
-
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
-def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_files, data):
+def test_damage_sets_a_trial_aside_or_changes_nothing(tmp_path_factory, small_files, data):
     directory = tmp_path_factory.mktemp("damaged") / "small"
     shutil.copytree(small_files, directory)
     names = ["result.json", "config.json", "hparams.json", "metrics.jsonl"]
-    name = data.draw(st.sampled_from(names))
-    path = directory / "baseline" / "0" / "1" / name
+    path = directory / "baseline" / "0" / "1" / data.draw(st.sampled_from(names))
     content = path.read_bytes()
-    if name == "metrics.jsonl" or data.draw(st.booleans()):
-        start = data.draw(st.integers(0, len(content)))
-        stop = data.draw(st.integers(start, min(len(content), start + 8)))
-        path.write_bytes(content[:start] + data.draw(st.binary(max_size=8)) + content[stop:])
-    else:
-        record = inner = json.loads(content)
-        while True:
-            key = data.draw(st.sampled_from(sorted(inner)))
-            if not (isinstance(inner[key], dict) and inner[key]) or data.draw(st.booleans()):
-                break
-            inner = inner[key]
-        inner[key] = data.draw(_VALUES)
-        path.write_text(json.dumps(record))
+    start = data.draw(st.integers(0, len(content)))
+    stop = data.draw(st.integers(start, min(len(content), start + 8)))
+    path.write_bytes(content[:start] + data.draw(st.binary(max_size=8)) + content[stop:])
+    whole = load.load(small_files).drop(columns=["path", "counted"])
     text, loaded = _tables(directory)
     assert "no echoing" in text
-    assert len(loaded.trials) + len(loaded.set_aside) == len(SMALL)
+    rows = loaded.trials.drop(columns=["path", "counted"])
+    if loaded.set_aside:
+        assert [place for place, _ in loaded.set_aside] == [path.parent]
+        assert str(path.parent) in loaded.warning()
+        whole = whole[
+            (whole["condition"] != "baseline") | (whole["search"] != 0) | (whole["trial"] != 1)
+        ]
+    pd.testing.assert_frame_equal(rows, whole.reset_index(drop=True))
+
+
+def test_a_damaged_plan_is_refused(small):
+    path = small / "study.json"
+    content = path.read_bytes()
+    for damaged in (content[:-20], content.replace(b"0.9", b"0.8"), b"[]", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"study\.json"):
+            load.read(small)
 
 
 @pytest.fixture(scope="module")
@@ -256,40 +254,6 @@ def test_hyperparameters_of_another_search_space_are_set_aside(small):
     assert "optimizer.learning_rate is 0.04, which the search of the study does not" in reason
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("trials", 0),
-        ("trials", 2.5),
-        ("searches", "two"),
-        ("conditions", {}),
-        ("conditions", [3]),
-        ("conditions", [BASELINE | {"name": "../evil"}]),
-        ("conditions", [BASELINE, BASELINE]),
-        ("conditions", [BASELINE | {"label": 3}]),
-        ("conditions", [BEFORE | {"overrides": BEFORE["overrides"] | {"echo.factor": 0}}]),
-        ("search_space", [{}]),
-        ("search_space", {"a": 1}),
-        ("search_space", [{"field": "a", "scale": "log", "min": 0, "max": 1}]),
-        ("target", {"metric": ["accuracy"], "value": 1, "mode": "above"}),
-        ("target", {"metric": "accuracy", "value": "high", "mode": "above"}),
-        ("dataset", [1]),
-        ("budget_fresh_examples", "all"),
-        ("hardware", "cpu"),
-        ("study", 3),
-    ],
-)
-def test_damaged_study_is_refused_in_one_sentence(small, field, value):
-    record = json.loads((small / "study.json").read_text())
-    (small / "study.json").write_text(json.dumps(record | {field: value}))
-    with pytest.raises(InputError, match="is not a readable study record") as refused:
-        load.read(small)
-    assert "\n" not in str(refused.value)
-
-
-_CHOICE = {"field": "optimizer.learning_rate", "scale": "choice", "values": [0.01, 0.02]}
-
-
 def test_curves_hold_the_validation_records(small):
     trials = load.load(small)
     one = trials[(trials["condition"] == "before_e2") & (trials["search"] == 0)].head(1)
@@ -297,7 +261,7 @@ def test_curves_hold_the_validation_records(small):
     assert curve["value"].tolist() == [0.1, 0.3, 0.85, 0.93]
     assert curve["fresh_examples"].tolist() == [100, 200, 300, 400]
     assert curve["step"].tolist() == [20, 40, 60, 80]
-    with pytest.raises(InputError, match=r"metric is 'acuracy', which no .*; allowed: accuracy"):
+    with pytest.raises(InputError, match=r"metric is 'acuracy', which no evaluation"):
         load.curves(trials, "acuracy")
 
 
@@ -563,11 +527,9 @@ def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
 def test_caveats_of_a_small_study(small):
     text = " ".join(caveats.find(load.read(small)))
     assert "before augmentation, e = 2 (1 of 2)" in text
-    assert "2 trials per search" in text
-    assert "2 searches per condition" in text
-    assert "in 2 of 2 conditions, most in before augmentation, e = 2 (100 of 400, 25%)" in text
+    assert "Small study" in text
+    assert "in 2 of 2 conditions, most in before augmentation, e = 2 (25%)" in text
     assert "range but no interval" in text
-    assert "training examples" not in text  # 1000 fresh examples are less than an epoch
     assert "hardware" not in text
 
 
@@ -609,19 +571,13 @@ def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path)
     loaded = load.read(write_study(tmp_path / "one", [BASELINE, BEFORE], values, searches=1))
     table = scores.condition_scores(loaded.trials, loaded.study)
     assert tables.effect_text(table.to_dict("records")[1], "ratio").startswith("≤0.50")
-    says = "The baseline never reached the target, so ratios are upper bounds or unknown"
-    assert [note for note in caveats.find(loaded) if note.startswith(says)]
-    # another batch size has a baseline of its own, which reached the target
-    other = BASELINE | {"name": "b40", "overrides": BASELINE["overrides"] | {"batch_size": 40}}
-    conditions, values = [BASELINE, BEFORE, other], values | {("b40", 0, 0): [0.9]}
-    loaded = load.read(write_study(tmp_path / "two", conditions, values, searches=1))
-    assert not [note for note in caveats.find(loaded) if "ratios" in note]
+    assert "no echoing (0 of 1)" in " ".join(caveats.find(loaded))
 
 
 def resumed_trial(directory, *resumed, hardware=ORIGIN["hardware"]):
     """The caveats on the origin of a trial that began at commit aaa."""
     write_trial(directory, [0.1, 0.9], commit="aaa", hardware=hardware, resumed=list(resumed))
-    return caveats._mixed_origins(load.load(directory))
+    return caveats._machines(load.load(directory))
 
 
 def test_a_trial_that_resumed_at_another_commit_has_mixed_commits(tmp_path):
@@ -649,7 +605,7 @@ def test_trials_on_different_processors_are_a_caveat(tmp_path):
     cpu = {"device_kind": "cpu", "devices": 1, "cpu_count": 2, "cpu": "Xeon"}
     for name, hardware in (("a", cpu), ("b", cpu | {"cpu": "EPYC"}), ("c", cpu)):
         write_trial(tmp_path / name, [0.1, 0.9], hardware=hardware)
-    (said,) = caveats._mixed_origins(load.load(tmp_path))
+    (said,) = caveats._machines(load.load(tmp_path))
     assert "different hardware (1 x cpu (2 cores of Xeon), 1 x cpu (2 cores of EPYC))" in said
 
 
@@ -708,8 +664,7 @@ def test_report_states_the_protocol(reported):
     names = {path.name for path in out.iterdir()}
     assert {"report.md", "report.html", "scores.csv", "paired.csv", "trials.csv"} <= names
     assert {f"{name}.pdf" for name in drawn} | {f"{name}.png" for name in drawn} <= names
-    assert {"scores.tex", "paired.tex"} <= names
-    assert len(names) == 7 + 2 * len(drawn)
+    assert len(names) == 5 + 2 * len(drawn)
     assert "notes" not in text
 
 

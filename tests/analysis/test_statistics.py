@@ -143,7 +143,6 @@ def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_p
     assert row["searches"] == row["difference_count"] == row["untuned_count"] == 3
     assert tables.condition_rows(table, loaded.study)[1][3] == "0.75 to 0.76 (<0.75 to >0.76)"
     assert tables.effect_text(row, "difference") == "+0.05 [<+0.05, >+0.05]"
-    assert "best values are not known" in " ".join(caveats.find(loaded))
     drawn = figures.best_values(
         table, scores.search_scores(loaded.trials, loaded.study), loaded.study
     )
@@ -307,24 +306,6 @@ def test_signs_that_all_point_one_way_bound_no_effect_but_the_intervals(tmp_path
     highs = np.sort(uncertainty.pairs(loaded.trials, loaded.study)["effect_high"])
     assert effect["high"] == highs[5]  # six signs that agree are the fewest that exclude an effect
     assert tables.paired_text(effect, loaded.study).startswith("undetermined [-, 0.88")
-
-
-@pytest.mark.long
-def test_every_table_shows_how_few_pairs_an_interval_rests_on(tmp_path):
-    # (20, 10) has a sign at both ends. (None, 30) has one from 30/40 on only.
-    costs = [(20, 10)] * 6 + [(None, 30)] * 6 + [(None, None)] * 2
-    loaded, effect = paired_study(tmp_path / "s", costs)
-    assert (effect["low"], effect["high"]) == pytest.approx((9 / 20, 10 / 19))
-    assert (effect["used"], effect["below"]) == (6, 12)
-    effects = pd.DataFrame([effect])
-    head, row = tables.matched_seeds_text(effects, loaded.study).splitlines()[-2:]
-    assert "used" in head.split()
-    assert "6/14" in row.split()
-    conditions = scores.condition_scores(loaded.trials, loaded.study)
-    explored = tables.at_target(conditions, effects, loaded.study, "fresh_examples")
-    assert [line[-1] for line in explored] == ["pairs used", "-", "6/14"]
-    report.write(loaded, tmp_path / "out")
-    assert " | 6/14 | " in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_pairs_that_are_not_used_do_not_change_the_interval():
