@@ -93,8 +93,7 @@ def study_of(
         target=easiest,
         baseline=without_echo[0] if len(without_echo) == 1 else "",
         budget=budgets.pop() if len(budgets) == 1 else None,
-        # the oldest, since an earlier protocol has a caveat
-        record=dict(min(snapshots, key=records.schema_version)) | origin,
+        record=dict(snapshots[0]) | origin,
     )
 
 
@@ -130,12 +129,11 @@ def problem_of(snapshot: Mapping[str, Any], differing: Iterable[str]) -> dict[st
 def places(
     snapshots: Mapping[pathlib.Path, Mapping[str, Any]],
 ) -> Iterator[tuple[records.TrialPath, pathlib.Path]]:
-    """Condition, search, and trial of each run. The data order depends on the data seed and the
-    schema version; runs that share both are in one search."""
+    """Condition, search, and trial of each run; runs that share a data seed are in one search."""
     searches: dict[Any, int] = {}
     trials: dict[tuple[str, int], int] = {}
     for path, snapshot in snapshots.items():
-        order = (records.schema_version(snapshot), nested(snapshot["config"], "seed.data"))
+        order = nested(snapshot["config"], "seed.data")
         search = searches.setdefault(order, len(searches))
         key = (condition_of(snapshot).name, search)
         trial = trials[key] = trials.get(key, -1) + 1

@@ -1,7 +1,6 @@
 """The command `python -m analysis`: its output, its files, and its errors."""
 
 import html.parser
-import json
 import os
 import pathlib
 import re
@@ -10,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from analysis import __main__ as analysis_main
-from runs import cli
+from runs import cli, records
 from tests.helpers import forked
 from tests.helpers.runs import HANGS, run_command
 from tests.helpers.written_studies import (
@@ -169,10 +168,10 @@ def evil(tmp_path):
     more |= {"dataset": {EVIL: EVIL}, "packages": {EVIL: EVIL}, "hardware": {"device": EVIL}}
     root = write_study(tmp_path / "evil", conditions, SMALL, **more)
     for number, path in enumerate(root.glob("*/*/*/config.json")):
-        record = json.loads(path.read_text())
+        record = records.read_json(path)
         record |= {"commit": f"{EVIL}{number}", "hardware": {"device_kind": f"{EVIL}{number % 2}"}}
-        path.write_text(json.dumps(record))
-    (root / "baseline" / "1" / "0" / "result.json").write_text(json.dumps({"status": EVIL}))
+        records.write_json(path, record)
+    records.write_json(root / "baseline" / "1" / "0" / "result.json", {"status": EVIL})
     return root
 
 
