@@ -123,6 +123,7 @@ def test_the_limits_themselves_are_allowed():
     fresh, copies = largest.cursor().take(1000)
     assert (fresh == 0).all()
     assert copies.max() < 1003
+    assert store(capacity=1, round_size=1).item_bytes == 12
     assert not fixed(annotate=np.bool_(False), batch_size=2**31 - 1).annotate
     assert abbreviated("x" * 78) == repr("x" * 78)
     assert abbreviated("x" * 79) == f"'{'x' * 79}... (81 characters)"

@@ -171,6 +171,8 @@ def test_an_endless_stream_begins_like_a_finite_one():
     assert endless[:100] == outputs_of(schedule, num_fresh=55)[:100]
     assert outputs_of(schedule, 4_990, n=4_010, step=1_000) == endless[4_990:]
     assert schedule.admitted(9_000) == (9_000 + 10 - 1 + 1) // 2
+    at_once = np.stack(schedule.cursor().take(3 * _BLOCK))
+    np.testing.assert_array_equal(at_once[:, 20_000:], schedule.cursor(20_000).take(29_152))
 
 
 def test_the_order_depends_on_the_seed():
