@@ -21,7 +21,7 @@ FILES = ("workloads/linear.py", "configs/linear.py")  # its Python blocks, in or
 def added(tmp_path, monkeypatch):
     """The page's files in the working directory, and its workload in the registry."""
     codes = [block.code for block in pages.blocks(PAGE) if block.language == "python"]
-    for path, code in zip(FILES, codes, strict=True):
+    for path, code in zip(FILES, codes, strict=False):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_text(code)
     shutil.copy(ROOT / "workloads" / "__init__.py", tmp_path / "workloads")
