@@ -28,13 +28,8 @@ from runs.study import flat, plain
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, signals.PREEMPTED
-EXIT_CODES = {
-    "reached": OK,
-    "exhausted": OK,
-    "diverged": DIVERGED,
-    "failed": FAILED,
-    "preempted": PREEMPTED,
-}
+EXIT_CODES = {"reached": OK, "exhausted": OK, "diverged": DIVERGED}
+EXIT_CODES |= {"failed": FAILED, "preempted": PREEMPTED}
 
 
 class InputError(Exception):

@@ -24,7 +24,7 @@ SCORES = FRESH_EXAMPLES, SECONDS, BEST_VALUE = "fresh_examples", "seconds", "bes
 
 # Insertion points in pipeline order, with their labels.
 _LABELS = ("no echoing", "before augmentation", "after augmentation", "batch echoing")
-INSERTIONS = dict(zip(spec.INSERTIONS, _LABELS, strict=True))
+INSERTIONS: dict[str, str] = dict(zip(spec.INSERTIONS, _LABELS, strict=True))
 
 # Diverged trials do not count. About half of a wide search diverges (Shallue et al. 2018,
 # arXiv 1811.03600), so a search may run this many times as many trials as must count.
