@@ -61,7 +61,7 @@ GOALS = {"kills": 200, "damages": 2_000, "inputs": 5_000}  # without a fault
 _HEADER = ("", "tried", "survived", *FAULTS)
 
 _TIMEOUT_SECONDS = 600.0  # far longer than any case takes on a busy machine
-_CASES_PER_PROCESS = 50
+_CASES_PER_PROCESS = 20
 _MEMORY_BYTES = 12 * 2**30  # of a case, so that absurd sizes end only it
 
 Case = dict[str, Any]  # a row of the results: kind, seed, index, group, case, outcome, detail

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from runs import records, trial_records
+from runs import records
 from runs.study import flat
 
 SYSTEM = "system"  # in hardware; its version changes neither numbers nor pace
@@ -46,42 +46,23 @@ def note(
             packages and hardware, such as the number of devices that mesh.data=0 uses.
         say: called with a line if something differs.
     """
-    there = trial_records.read_config(workdir)
+    there = records.read_json(workdir / records.CONFIG) or {}
     noted = there.get(records.RESUMED) or []
     kept = [entry for entry in noted if entry["step"] < step]
     began, wanted = flat(there["config"]), flat(record["config"])
-    now = {name: record.get(name) for name in records.ORIGIN}
+    now: dict[str, Any] = {name: record.get(name) for name in records.ORIGIN}
     now["fields"] = {name: value for name, value in wanted.items() if began.get(name) != value}
     before = of_run(there | {records.RESUMED: kept})[-1]
-    if changed := _changed(_values(before, began), _values(now, began)):
+    old, new = (
+        flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
+        for origin in (before, now)
+    )
+    if changed := [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]:
         kept = [*kept, {"step": step, **now}]
-        rounded = [name for name in changed if _may_round(name, change_rounding)]
-        listed = "; ".join(f"{name} {values}" for name, values in changed.items())
+        computes = [name for name in changed if name.startswith(("packages.", "hardware."))]
+        rounded = {*computes, *changed} & {*computes, *change_rounding} - {f"hardware.{SYSTEM}"}
+        listed = "; ".join(f"{n} ({old.get(n)!r} before, {new.get(n)!r} now)" for n in changed)
         rest = "; the rest may agree with an uninterrupted run to rounding only"
         say(f"{workdir} resumes at step {step} with {listed}{rest if step and rounded else ''}")
     if kept != noted:
         records.write_json(workdir / records.CONFIG, there | {records.RESUMED: kept})
-
-
-def _values(origin: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
-    """Everything that an entry of `of_run` states, by dotted name.
-
-    Args:
-        origin: the entry.
-        began: the configuration with which the run began, by dotted name.
-    """
-    return flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """What differs, by name, such as {'prefetch': '(2 before, 0 now)'}."""
-    return {
-        name: f"({before.get(name)!r} before, {now.get(name)!r} now)"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-    }
-
-
-def _may_round(name: str, fields: Collection[str]) -> bool:
-    computes = name.startswith(("packages.", "hardware.")) and name != f"hardware.{SYSTEM}"
-    return name in fields or computes

@@ -109,25 +109,6 @@ def run_result(
     }
 
 
-def schema_version(record: Mapping[str, Any]) -> int:
-    """The version of a config.json or study.json."""
-    return record.get("schema_version", SCHEMA_VERSION)
-
-
-def check_readable(record: Mapping[str, Any]) -> None:
-    """Nothing: records of other versions cannot be read at all."""
-
-
-def remove_stale(directory: str | os.PathLike) -> None:
-    """Nothing."""
-
-
-def file_content(path: str | os.PathLike) -> bytes:
-    """The bytes of a file; raises OSError."""
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def error_file(process: int) -> str:
     """The name of the file in which process number `process` of a run writes why it failed."""
     return f"error{process or ''}.txt"
@@ -182,21 +163,12 @@ def create_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def temporary_file(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
     """A file with `content` next to `path`, for the caller to rename or link; removed on exit."""
-    with temporary_path(path) as temporary:
+    # a random name, since process numbers repeat between containers and machines
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
         with temporary.open("xb") as file:
             file.write(content)
             force_to_disk(file)
-        yield temporary
-
-
-@contextlib.contextmanager
-def temporary_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A free path next to `path`, for the caller to write to and rename; removed on exit.
-
-    Its name is hidden and random, since process numbers repeat between containers and machines.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)

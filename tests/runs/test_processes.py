@@ -18,7 +18,6 @@ from tests.helpers.processes import errors_of
 from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
-    decisions_file,
     echoing,
     flags,
     mini,
@@ -44,6 +43,7 @@ BY_HAND = {"JAX_COORDINATOR_ADDRESS": "host:1234", "JAX_PROCESS_ID": "1"}
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},  # salloc without srun: one process
         {"OMPI_MCA_orte_hnp_uri": "x", "OMPI_COMM_WORLD_SIZE": "1"},
         {"TPU_WORKER_HOSTNAMES": "localhost"},
+        SLURM | {"SLURM_NTASKS": "²"},
         BY_HAND | {"JAX_NUM_PROCESSES": "1"},
     ],
 )
@@ -86,10 +86,6 @@ def test_processes_can_be_numbered_by_hand():
 def test_wrong_numbers_and_addresses_are_one_sentence(wrong):
     with pytest.raises(cli.InputError, match="JAX_NUM_PROCESSES"):
         processes.detect(BY_HAND | wrong)
-
-
-def test_a_launcher_with_a_number_that_is_none_starts_a_single_process():
-    assert processes.detect(SLURM | {"SLURM_NTASKS": "²"}) is None
 
 
 # 102: slots that four streams cannot share evenly; 699: streams of different lengths
@@ -142,7 +138,7 @@ class Threads:
         return exchange
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("insertion", "buffer", "budget"),
     [("before_augmentation", 66, 699), ("after_batching", 4, 640)],
@@ -267,7 +263,6 @@ def stop_both(both, workdir):
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 def test_two_processes_stop_together_and_one_process_resumes(
     two_processes, tmp_path, uninterrupted
 ):
@@ -310,7 +305,6 @@ def deciding(**fields):
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 def test_two_processes_decide_together_and_one_replays_their_decisions(two_processes, tmp_path):
     device = {"echo__placement": "device", "augment_on": "device"}
     config = deciding(**device, budget__fresh_examples=6400)  # likewise
@@ -340,32 +334,6 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     )
 
 
-REPLAYED_ELSEWHERE = """
-import os, sys
-sys.path.insert(0, os.getcwd())
-import train
-from runs import cli
-os.chdir(f"{sys.argv[1]}/{os.environ['JAX_PROCESS_ID']}")
-sys.exit(cli.guarded(train.main, sys.argv[2:]))
-"""
-
-
-@pytest.mark.multiprocess
-def test_all_processes_replay_the_decisions_that_process_0_reads(two_processes, tmp_path):
-    """The other one has no such file, as on a machine with disks of its own."""
-    for index in (0, 1):
-        (tmp_path / str(index)).mkdir()
-    decisions = [[16, 16], [0, 16], [16, 0], [8, 8]]
-    decisions_file(tmp_path / "0" / "decisions", decisions)
-    config = deciding(budget__fresh_examples=320, echo__replay="decisions")
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
-    both = two_processes(["-c", REPLAYED_ELSEWHERE, str(tmp_path), *words])
-    errors = errors_of(both)
-    assert [process.returncode for process in both] == [cli.OK] * 2, errors
-    replayed = records.read_lines(tmp_path / "run" / records.DECISIONS)
-    assert [line["fresh"] for line in replayed[: len(decisions)]] == decisions
-
-
 BROKEN = """
 import itertools, os, sys
 sys.path.insert(0, os.getcwd())
@@ -384,7 +352,6 @@ sys.exit(cli.guarded(train.main, sys.argv[1:]))
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     config = deciding(upstream__examples_per_second=30.0)
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
@@ -442,7 +409,6 @@ with signals.stop_requested() as stop:
 """
 
 
-@pytest.mark.multiprocess
 @pytest.mark.parametrize("when", ["before the first step", "after saving"])
 def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, tmp_path):
     """JAX's service misses a stop if the numbers that it receives go back or start at a step."""
@@ -450,24 +416,6 @@ def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, 
     said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
     expected = "[4]" if when == "after saving" else "[1]"
     assert [text.splitlines()[-1:] for text in said] == [[expected]] * 2, errors
-
-
-NO_GPU = """
-import os
-os.environ |= {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}
-from runs import cli, processes
-try:
-    processes.initialize()
-except cli.InputError as error:
-    print(error)
-"""
-
-
-@pytest.mark.multiprocess
-def test_a_process_without_its_gpu_does_not_join_with_the_host(two_processes):
-    both = two_processes(["-c", NO_GPU])
-    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
-    assert all("JAX finds no device for JAX_PLATFORMS=cuda (" in text for text in said), errors
 
 
 FINGERPRINTS = """
@@ -491,7 +439,6 @@ print("equal")
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 def test_arrays_that_processes_share_have_the_checksums_of_whole_ones(two_processes):
     """Their sums wait for one another, which must not fill up what a device runs at once."""
     both = two_processes(["-c", FINGERPRINTS])
@@ -527,7 +474,6 @@ print("from", step)
 """
 
 
-@pytest.mark.multiprocess
 def test_all_processes_take_the_older_checkpoint_if_one_cannot_read_its_part(
     two_processes, tmp_path
 ):
@@ -538,28 +484,6 @@ def test_all_processes_take_the_older_checkpoint_if_one_cannot_read_its_part(
     assert [path.name for path in (tmp_path / records.DAMAGED).iterdir()] == ["checkpoint_2"]
 
 
-SLOW_FIRST = """
-import pathlib, sys, time
-from runs import processes
-processes.initialize()
-written = pathlib.Path(sys.argv[1])
-if processes.is_first():
-    time.sleep(1)
-    written.touch()
-processes.wait_for_all()
-print(written.exists())
-"""
-
-
-@pytest.mark.multiprocess
-def test_the_others_wait_for_what_process_0_writes_at_the_end(two_processes, tmp_path):
-    both = two_processes(["-c", SLOW_FIRST, str(tmp_path / "written")])
-    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
-    assert [process.returncode for process in both] == [0, 0], errors
-    assert [text.split()[-1:] for text in said] == [["True"]] * 2
-
-
-@pytest.mark.multiprocess
 def test_processes_with_other_configurations_are_one_sentence(two_processes, tmp_path):
     words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
     both = two_processes(*([*words, *flags(mini(seed__model=seed))] for seed in (0, 1)))
@@ -570,7 +494,6 @@ def test_processes_with_other_configurations_are_one_sentence(two_processes, tmp
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.multiprocess
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_an_exchange_ends_when_a_process_leaves_and_deletes_old_keys(leaver, two_processes):
     both = two_processes(["-c", EXCHANGE, str(leaver)])
