@@ -67,7 +67,6 @@ def write(
     pngs = {name: content for name, content in files.items() if name.endswith(".png")}
     files["report.md"] = page.encode()
     files["report.html"] = html(tables.title(study), page, pngs).encode()
-    records.remove_stale(out)
     for name, content in files.items():
         records.write_bytes(out / name, content)
     return list(drawn)
