@@ -1,6 +1,6 @@
 """Measures what echo gains in the jobs of this folder, behind slow storage.
 
-    python -m examples.compare --out README.md examples/README.md
+    python -m examples.compare --out examples/README.md
 
 This runs each job without and with echo, for five seeds, one at a time in a process of its own, and
 prints a table: what `echo.advise` said, seconds until 95% of the held-out digits are classified
