@@ -537,6 +537,9 @@ def test_an_error_in_a_stage_ends_all_threads_and_names_the_stage(place):
     with pytest.raises(OSError, match="damaged") as raised:
         profile.contention(ahead, behind, workers=2, seconds=0.1)
     assert f"{place!r}, called with 3" in "".join(raised.value.__notes__)
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert threading.active_count() == before
 
 
