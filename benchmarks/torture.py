@@ -385,10 +385,13 @@ def _moment(rng: random.Random, directory: pathlib.Path) -> tuple[Callable[[], b
         return lambda: time.monotonic() >= end, f"after {seconds:.2f} s"
 
     def count() -> int:
-        if kind == "checkpoint":
-            return len([*directory.rglob(f"{records.CHECKPOINTS}/*")])
-        files = [*directory.rglob(records.METRICS)]
-        return sum(path.read_bytes().count(b"\n") for path in files if path.exists())
+        total = 0
+        for parent, folders, files in os.walk(directory):  # unlike glob, while files come and go
+            if kind == "checkpoint":
+                total += len(folders) if pathlib.Path(parent).name == records.CHECKPOINTS else 0
+            elif records.METRICS in files:
+                total += pathlib.Path(parent, records.METRICS).read_bytes().count(b"\n")
+        return total
 
     goal = count() + 1 if kind == "checkpoint" else rng.randint(1, 15)
     return lambda: count() >= goal, f"at {kind} {goal}"

@@ -8,9 +8,7 @@ import sys
 import pytest
 
 from runs import signals
-from studies.executors import InProcessExecutor
 from tests.helpers.runs import HANGS, ROOT
-from tests.helpers.small_studies import QUIET, study
 
 
 def test_sigterm_twice_is_one_stop():
@@ -32,13 +30,6 @@ def test_nested_contexts_stop_together():
         assert outer()
     with signals.stop_requested() as later:
         assert not later()
-
-
-def test_a_sweep_stops_while_nothing_trains(tmp_path):
-    with InProcessExecutor(study(), tmp_path, QUIET).stop_requested() as stop:
-        assert not stop()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop()
 
 
 NESTED = """
