@@ -51,7 +51,7 @@ def tuned(name, condition, baseline, column="fresh_examples_to_target"):
     table = scores(name, column)
     own, base = table[condition], table[baseline]
     effects = own - base if column == "best_value" else own / base
-    form = "+.3f" if column == "best_value" else ".2f"
+    form = "+.3g" if column == "best_value" else ".2f"
     middle, low, high = (format(x, form) for x in (effects.median(), effects.min(), effects.max()))
     return f"{middle} [{low}, {high}]"
 
