@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import train
-from tests.helpers.processes import ProcessPairs
+from tests.helpers.processes import start_pair
 from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -103,6 +103,13 @@ def uninterrupted(tmp_path_factory):
 @pytest.fixture
 def two_processes():
     """Starts a command twice, as the two processes of one run; ends them, whatever happens."""
-    pairs = ProcessPairs()
-    yield pairs.start
-    pairs.end()
+    started = []
+
+    def start(*words):
+        started.extend(both := start_pair(*words))
+        return both
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

@@ -1,10 +1,8 @@
 """Python processes that start in milliseconds: forked from one that has imported everything.
 
-`start` takes what one would give to Python, and returns a process with methods of
-`subprocess.Popen`. It is forked from a server, which each process of pytest starts once, and ends
-as any program does, with its own exit code, signals, and threads. Forking is safe because nothing
-has started a thread of Python there, or a backend of JAX; the threads of OpenBLAS and of jemalloc
-are prepared for a fork.
+Each process of pytest starts one server, which forks what `start` asks for. That ends as any
+program does, with its own exit code, signals, and threads. Forking is safe because nothing there
+has started a thread of Python or a backend of JAX; OpenBLAS and jemalloc are prepared for a fork.
 
 A test of the imports themselves, or of a variable that JAX reads while it is imported, starts
 Python instead.
@@ -19,13 +17,14 @@ import json
 import os
 import pathlib
 import runpy
-import select
+import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
+import tempfile
+import time
 import types
+from concurrent import futures
 from typing import Any
 
 IMPORTED = ("train", "sweep", "advise", "analysis.__main__", "tests.helpers.runs")
@@ -34,74 +33,55 @@ READ_LATER = {
     "PYTHONFAULTHANDLER",
 }
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_PIPES: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+_STREAMS = ("stdin", "stdout", "stderr")
+_PIPES: Any = dict.fromkeys(_STREAMS, subprocess.PIPE)
+_READERS = futures.ThreadPoolExecutor()
 
 
 class Forked:
-    """A process; pipes, in text, for standard input, output and error.
-
-    Attributes:
-        args: the words after "python".
-        pid, returncode, stdin, stdout, stderr: as of `subprocess.Popen`.
-    """
+    """A process; `stdin`, `stdout` and `stderr` are pipes, in text."""
 
     def __init__(self, words: list[str], environment: dict[str, str]):
         self.args, self.returncode = words, None
-        self._readers: dict[Any, tuple[threading.Thread, list[str]]] = {}
-        theirs_in, ours_in = os.pipe()
-        (ours_out, theirs_out), (ours_error, theirs_error) = os.pipe(), os.pipe()
-        ours_status, theirs_status = os.pipe()
-        theirs = (theirs_in, theirs_out, theirs_error, theirs_status)
-        request = json.dumps({"words": words, "environment": environment}).encode()
-        header = len(request).to_bytes(8, "big")
-        with contextlib.suppress(BrokenPipeError):
-            socket.send_fds(_server().connection, [header], theirs)
-            _server().connection.sendall(request)
-        for descriptor in theirs:
-            os.close(descriptor)
-        self.stdin: Any = os.fdopen(ours_in, "w")
-        self.stdout: Any = os.fdopen(ours_out)
-        self.stderr: Any = os.fdopen(ours_error)
-        self._status = os.fdopen(ours_status)
-        if not (told := self._status.readline()):
-            raise RuntimeError(f"the server has ended: {_server().stderr.read()}")
-        self.pid = int(told)
+        self._directory = pathlib.Path(tempfile.mkdtemp())
+        for name in _STREAMS:
+            os.mkfifo(self._directory / name)
+        print(json.dumps([words, environment, str(self._directory)]), file=_server().stdin)
+        self.pid = int(_server().stdout.readline())
+        self.stdin, self.stdout, self.stderr = (
+            (self._directory / name).open(mode) for name, mode in zip(_STREAMS, "wrr", strict=True)
+        )
+        self._printed: list[futures.Future[str]] = []
 
     def poll(self) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(0)
+        if self.returncode is None and (code := self._directory / "code").exists():
+            self.returncode = int(code.read_text())
+            shutil.rmtree(self._directory)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+        end = time.monotonic() + (timeout or float("inf"))
+        while self.poll() is None:
+            if time.monotonic() > end:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(self._status.readline())
-            self._status.close()
+            time.sleep(0.01)
+        assert self.returncode is not None
         return self.returncode
 
     def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
         """Closes standard input, and waits for the end; what is left of output and error."""
-        if self.stdin and not self.stdin.closed:
-            with contextlib.suppress(BrokenPipeError):
-                self.stdin.close()
-        for file in (self.stdout, self.stderr):
-            if file and not file.closed and file not in self._readers:
-                parts: list[str] = []
-                reader = threading.Thread(
-                    target=lambda parts=parts, file=file: parts.append(file.read()), daemon=True
-                )
-                self._readers[file] = (reader, parts)
-                reader.start()
-        for reader, _ in self._readers.values():
-            reader.join(timeout)
-            if reader.is_alive():
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+        self._printed = self._printed or [
+            _READERS.submit(lambda file=file: "" if file.closed else file.read())
+            for file in (self.stdout, self.stderr)
+        ]
+        if futures.wait(self._printed, timeout).not_done:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
         self.wait(timeout)
-        for file in self._readers:
+        for file in (self.stdout, self.stderr):
             file.close()
-        found = ("".join(self._readers.get(f, (None, ()))[1]) for f in (self.stdout, self.stderr))
-        output, error = found
+        output, error = (printed.result() for printed in self._printed)
         return output, error
 
     def send_signal(self, number: int) -> None:
@@ -132,74 +112,42 @@ def run(words: list[str], environment: dict[str, str], timeout: float):
     process = start(words, environment)
     try:
         output, error = process.communicate(timeout=timeout)
-    except BaseException:
+    finally:
         process.kill()
-        raise
-    return subprocess.CompletedProcess(words, process.wait(), output, error)
+    return subprocess.CompletedProcess(words, process.returncode, output, error)
 
 
-class _Server(subprocess.Popen):
-    """The server of this process, which ends when their connection does.
-
-    Its standard streams are pipes, as those of all that it forks are: Python looks at their kind
-    when it starts.
-    """
-
-    def __init__(self):
-        self.connection, theirs = socket.socketpair()
-        words = [sys.executable, "-m", "tests.helpers.forked", str(theirs.fileno())]
-        super().__init__(words, cwd=_ROOT, pass_fds=[theirs.fileno()], text=True, **_PIPES)
-        theirs.close()
+@functools.cache
+def _server() -> Any:
+    """The server of this process, which ends when its standard input does."""
+    words = [sys.executable, "-m", "tests.helpers.forked"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(words, cwd=_ROOT, text=True, bufsize=1, **pipes)
 
 
-_server = functools.cache(_Server)
-
-
-def _serve(connection: socket.socket) -> dict[str, Any] | None:
+def _serve() -> list[Any] | None:
     """Forks a process for each request, in which it returns the request; None at the end."""
-    waker, woken = socket.socketpair()
-    for end in (waker, woken):
-        end.setblocking(False)
-    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's, which pytest handles
-    children: dict[int, int] = {}  # descriptors that take the exit codes
-    while True:
-        ready, _, _ = select.select([connection, woken], [], [])
-        if woken in ready:
-            woken.recv(1024)
-            for pid in [*children]:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    _tell(children.pop(pid), os.waitstatus_to_exitcode(status), last=True)
-        if connection not in ready:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while line := sys.stdin.readline():
+        if os.fork():
             continue
-        header, descriptors, _, _ = socket.recv_fds(connection, 8, 4)
-        if not header:
-            return None
-        text = connection.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
-        *streams, told = descriptors
+        # A process that waits for the one asked for, and writes its exit code.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        *request, directory = json.loads(line)
         if pid := os.fork():
-            for descriptor in streams:
-                os.close(descriptor)
-            children[pid] = told
-            _tell(told, pid)
-            continue
-        signal.set_wakeup_fd(-1)
-        for number, descriptor in enumerate(streams):
+            print(pid, flush=True)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            written = pathlib.Path(directory, "written")
+            written.write_text(str(code))
+            written.rename(written.with_name("code"))
+            os._exit(0)
+        for number, name in enumerate(_STREAMS):
+            descriptor = os.open(f"{directory}/{name}", os.O_WRONLY if number else os.O_RDONLY)
             os.dup2(descriptor, number)
-        for descriptor in (*descriptors, *children.values()):
             os.close(descriptor)
-        for end in (waker, woken, connection):
-            end.close()
-        return json.loads(text)
-
-
-def _tell(descriptor: int, number: int, last: bool = False) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
-        os.write(descriptor, f"{number}\n".encode())
-    if last:
-        os.close(descriptor)
+        return request
+    return None
 
 
 def _become(words: list[str], environment: dict[str, str]) -> None:
@@ -211,7 +159,6 @@ def _become(words: list[str], environment: dict[str, str]) -> None:
         importlib.import_module("jax").config.update("jax_platforms", platforms)
     if os.environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     option, *rest = words
     if option == "-c":
@@ -229,15 +176,10 @@ def _become(words: list[str], environment: dict[str, str]) -> None:
         runpy.run_path(option, run_name="__main__")
 
 
-def _main() -> None:
+if __name__ == "__main__":
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    request = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if request is not None:
-        _become(**request)
-
-
-if __name__ == "__main__":
-    _main()
+    if request := _serve():
+        _become(*request)

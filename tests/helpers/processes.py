@@ -11,35 +11,21 @@ from tests.helpers import forked
 from tests.helpers.runs import HANGS
 
 
-class ProcessPairs:
-    """All processes that a test has started, two at a time."""
-
-    def __init__(self):
-        self._started = []
-
-    def start(self, words, second=None):
-        """Starts Python with `words` twice, or the second time with `second`; returns all
-        processes started so far."""
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
-        for number in range(2):
-            environment = {
-                **os.environ,
-                "JAX_PLATFORMS": "cpu",
-                "JAX_COORDINATOR_ADDRESS": address,
-                "JAX_NUM_PROCESSES": "2",
-                "JAX_PROCESS_ID": str(number),
-                "PYTHONFAULTHANDLER": "1",  # SIGABRT prints the stacks
-            }
-            chosen = second if number and second else words
-            self._started.append(forked.start(chosen, environment))
-        return self._started
-
-    def end(self):
-        for process in self._started:
-            process.kill()
-            process.communicate()
+def start_pair(words, second=None):
+    """Starts Python with `words` twice, or the second time with `second`."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    joined = {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_NUM_PROCESSES": "2",
+        "PYTHONFAULTHANDLER": "1",  # SIGABRT prints the stacks
+    }
+    return [
+        forked.start(chosen, os.environ | joined | {"JAX_PROCESS_ID": str(number)})
+        for number, chosen in enumerate((words, second or words))
+    ]
 
 
 def errors_of(processes):

@@ -287,7 +287,6 @@ def test_a_run_continues_without_its_terminal(tmp_path):
         process.stderr.close()
         process.stdin.close()
         assert process.wait(timeout=HANGS) == 0
-        process.stdin = process.stdout = process.stderr = None
     assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "exhausted"
 
 
