@@ -11,7 +11,7 @@ PROBLEMS := digits logistic sentences documents cells mnist photographs  # those
 SEARCHES := 1 2 3 4 5
 CONFIRMED := logistic sentences cells mnist documents digits photographs  # those with winners
 
-.PHONY: help demo notebooks test test-fast test-long test-extras mutants check lint types format docs bench grid grid-pack confirmation clean
+.PHONY: help demo notebooks test test-fast test-long test-extras mutants evidence check lint types format docs bench grid grid-pack confirmation clean
 
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-long  the others: crashes, several processes, notebooks, pages' commands"
 	@echo "make test-extras  the tests of integrations, whose packages take gigabytes"
 	@echo "make mutants  how many small mistakes the tests notice: many hours"
+	@echo "make evidence  recomputes every claim from the published records"
 	@echo "make check   ruff and pyright"
 	@echo "make format  let ruff format and fix"
 	@echo "make docs    the documentation site in build/site"
@@ -46,6 +47,9 @@ test-long: $(VENV)/.installed-dev
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.mutants
+
+evidence: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.evidence --check
 
 test-extras: $(VENV)/.installed-extras
 	$(BIN)/python -m pytest -m extras
