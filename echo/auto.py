@@ -27,6 +27,10 @@ _MAX_INT64 = np.iinfo(np.int64).max
 
 _COUNTS = ("batches", "admitted", "kept_all_since", "evicted")  # of `Repeats`
 
+# A state has the stored items of up to so many batches ago, and the decisions since: lists of many
+# items take long to make, and some pipelines ask for a state before each batch.
+_MAX_REPLAYED = 32
+
 
 class Repeats:
     """The items that are stored for repeating, and how often each has been emitted.
@@ -249,6 +253,7 @@ class AutoOrder:
     ):
         self._repeats, self._size = repeats, size
         self._following = repeats  # after the batch that `next` has returned
+        self._begin_snapshot(repeats.get_state(), ())
         self._slack, self._limit, self._waited = slack, limit, waited
         self._decisions, self._earlier = decisions, earlier
 
@@ -263,6 +268,7 @@ class AutoOrder:
         return Emission(index[None], copies[None], dropped)
 
     def emitted(self, n: int) -> None:
+        self._since.append(self._following.admitted - self._repeats.admitted)
         self._repeats = self._following
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
@@ -276,7 +282,9 @@ class AutoOrder:
         return self._repeats.oldest()
 
     def get_state(self) -> dict[str, Any]:
-        return {**self._repeats.get_state(), "batch_size": self._size}
+        if len(self._since) > _MAX_REPLAYED:
+            self._begin_snapshot(self._repeats.get_state(), ())
+        return {**self._snapshot, "batch_size": self._size, "decisions": list(self._since)}
 
     def at(self, state: dict[str, Any], num_items: int | None) -> "AutoOrder":
         order = copy.copy(self)
@@ -286,12 +294,21 @@ class AutoOrder:
                 f"the state has batch_size {state['batch_size']}, this stage {self._size}; restore "
                 "it into an equal stage"
             )
+        decisions = checked_decisions(state["decisions"], self._size).tolist()
+        for decision in decisions:
+            order._repeats.take(decision, self._size)
+        order._begin_snapshot({name: state[name] for name in self._snapshot}, decisions)
         if num_items is not None and order.admitted > num_items:
             raise ValueError(
                 f"{order.admitted} items had been taken when the state was taken, but the parent "
                 f"has {num_items}; restore it over the same data"
             )
         return order
+
+    def _begin_snapshot(self, state: dict[str, Any], decisions: Sequence[int]) -> None:
+        """Lets states consist of `state` of `Repeats` and the decisions after it."""
+        self._snapshot = state
+        self._since = collections.deque(decisions, maxlen=_MAX_REPLAYED + 1)
 
     def _decide(self, intake: Any) -> int:
         """The number of fresh items that the next batch takes; all of them have been read."""

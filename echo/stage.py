@@ -5,7 +5,6 @@ Both read, store, emit and restore items alike. They differ in the order of the 
 """
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -30,13 +29,13 @@ class Echoed(NamedTuple):
 
     Attributes:
         item: the example; with `batch_size` B, examples stacked along a first axis of length B.
-        index: the number of the fresh item, int64 scalar or [B]. In worker i of n of `mp_prefetch`
-            item k of the worker has number i + n*k, so no two workers use the same number.
+        index: the number of the fresh item, int64 scalar or [B].
         copy: the copy number of the item, from 0, int64 scalar or [B]. It identifies the
             copy and seeds augmentation. `EchoIterDataset` with a shuffle buffer emits copies in any
             order, so copy 0 need not come first.
         fresh: fresh items admitted to the stage so far, prefill included and read-ahead excluded.
-            Each worker of `mp_prefetch` counts its own.
+
+    Each worker of Grain's `mp_prefetch` numbers and counts its own items.
     """
 
     item: Any
@@ -89,28 +88,11 @@ class _EchoStage(grain.IterDataset):
         if not isinstance(placement, str) or placement not in PLACEMENTS:
             raise EchoSpecError("placement", placement, ", ".join(map(repr, PLACEMENTS)))
         self.placement = placement
-        self._slice = (0, 1)  # start and step of the slice of fresh items that are read
 
     def store_rows(self, num_items: int | None = None) -> int:
         """The rows of a store that applies this stage's plans, for `num_items` fresh items (None:
         for any number)."""
         return self._store_rows(self.outputs, num_items)
-
-    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Restricts the stage to a slice of the fresh items, in place. Grain calls this on the copy
-        that each worker of `mp_prefetch` has, as it does on its own reader of a MapDataset."""
-        start, _, step = sl.indices(sys.maxsize)
-        self._slice = int(self.numbers(start)), self._slice[1] * step
-        (parent,) = self._parents
-        if isinstance(parent, grain.MapDataset) and not sequential_slice:
-            self._parents = (parent.slice(sl),)
-        else:
-            _set_slice(parent, sl, sequential_slice)
-
-    def numbers(self, index: Any) -> Any:
-        """The numbers of fresh items, given their indices in the slice of this stage."""
-        start, step = self._slice
-        return index if self._slice == (0, 1) else start + step * index
 
     def new_store(self, num_items: int | None) -> ItemStore | ArrayStore | PlanStore:
         """An empty store for a pass over `num_items` fresh items (None: unknown)."""
@@ -279,19 +261,6 @@ class OpportunisticIterDataset(_EchoStage):
         return f"OpportunisticIterDataset({self._repeats.settings}, batch_size={self.batch_size})"
 
 
-def _set_slice(dataset: Any, sl: slice, sequential_slice: bool) -> None:
-    """`_EchoStage.set_slice` of whatever reads the source of `dataset`."""
-    if hasattr(dataset, "set_slice"):
-        dataset.set_slice(sl, sequential_slice)
-        return
-    if not dataset.parents:
-        raise ValueError(
-            f"workers cannot share {dataset}, which has no slices; read it without them"
-        )
-    for parent in dataset.parents:
-        _set_slice(parent, sl, sequential_slice)
-
-
 class _EchoIterator(grain.DatasetIterator):
     """One pass over an echoed stream, as a Grain iterator."""
 
@@ -323,7 +292,7 @@ class _EchoIterator(grain.DatasetIterator):
             return item
         if self._dataset.batch_size is None:
             index, copy = index[0], copy[0]
-        return Echoed(item, self._dataset.numbers(index), copy, self._pass.order.admitted)
+        return Echoed(item, index, copy, self._pass.order.admitted)
 
     def get_state(self) -> dict[str, Any]:
         """The position of this iterator: small, in JSON, valid in any process."""

@@ -155,6 +155,7 @@ WRONG_STATES = {
     "settings": [None, "max_factor 4", 7],
     "batch_size": [3, None],
     "admitted": [41],
+    "decisions": [None, 7, [-1], [5], [1.5], [0] * 32],
 }
 
 
