@@ -49,14 +49,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from data.sources import RecordError
 from echo.advice.report import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
 from runs import processes, signals
 from runs.progress import write
-from training import check, memory, optimizer
+from training import check, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Program
 from training.transfer import Transfer
@@ -89,12 +88,9 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
     """
     check.check(config)
     opened = make_experiment(without_echoing(config))
-    try:
-        with memory.exhaustion_explained(config):
-            transfer, step = step_functions(config, opened.program)
-            return measured(config, opened, transfer, step, seconds, factors)
-    except RecordError as error:
-        raise cli.InputError(str(error)) from error
+    with check.exhaustion_explained(config):
+        transfer, step = step_functions(config, opened.program)
+        return measured(config, opened, transfer, step, seconds, factors)
 
 
 def without_echoing(config: ConfigDict) -> ConfigDict:

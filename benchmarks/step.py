@@ -41,7 +41,7 @@ from ml_collections import ConfigDict
 import workloads
 from benchmarks import common
 from configs import cifar10, coco, common_crawl, imagenet, lm1b, vit
-from training import optimizer, sharding
+from training import gradient_statistics, optimizer, sharding
 from training import step as steps
 from workloads import language
 
@@ -188,7 +188,7 @@ def statistics_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray])
     program, rows = steps.Program(task), np.arange(config.batch_size, dtype=np.uint32)
     state = program.init(0)
     inputs, repeated = sharding.put_batch(mesh, ((batch, rows, rows), rows % 2 == 0))
-    compiled = program.compile_statistics(state, inputs, repeated, np.uint32(0))
+    compiled = gradient_statistics.compiled(program, state, inputs, repeated, np.uint32(0))
     held: list[Any] = [None]
 
     def measure() -> None:

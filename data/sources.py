@@ -24,7 +24,7 @@ class SourceError(cli.InputError):
     """A data set or split is missing or unusable; the message says what to do."""
 
 
-class RecordError(ValueError):
+class RecordError(cli.InputError, ValueError):
     """A record cannot be read or decoded; the message names the record and gives the reason."""
 
 

@@ -73,7 +73,7 @@ def build(
         held: the streams that this process reads; None for all. Batches contain only their rows,
             but count the fresh examples of all streams.
         policy: how the streams echo, count fresh examples, and end; None for `FixedPolicy`. For
-            echo.policy=auto pass a `pipeline.streams.AutoPolicy`.
+            echo.policy=auto pass a `training.auto_policy.AutoPolicy`.
         first: the result of `first_example`, if it has been decoded already.
         clock: times the limit on augmentation; None = a clock that is never stopped.
 

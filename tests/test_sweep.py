@@ -24,7 +24,7 @@ from studies.search import check_values, make_study, point, trial_config
 from tests.helpers.runs import flags, mini, on_each_step
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 from training.experiment import make_experiment
-from training.stepper import Stepper
+from training.step import Stepper
 
 FLAG = "configs/cifar10.py:mini"
 SPACE = study().space

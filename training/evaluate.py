@@ -11,9 +11,8 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from configs import base
-from data.sources import RecordError
 from runs import checkpoints, cli, processes, records, workdirs
-from training import memory
+from training import check
 from training.experiment import batches_of_test_split, make_experiment
 
 # Fields that an evaluation may set: where the data are, and how the devices are used.
@@ -53,7 +52,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     cli.override(config, overrides)
     experiment = make_experiment(_without_training(config))
     program, dataset = experiment.program, experiment.config.dataset
-    with memory.exhaustion_explained(experiment.config):
+    with check.exhaustion_explained(experiment.config):
         kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
         try:
             state = kept.restore(step, program.init(experiment.config.seed.model))
@@ -64,15 +63,12 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
                 "train in another directory"
             ) from error
         splits = {dataset.validation_split or "validation": experiment.validation}
-        try:  # opening a split may decode its records, evaluating it does
-            if dataset.test_split:
-                splits[dataset.test_split] = batches_of_test_split(experiment)
-            values = {
-                name: records.without_nonfinite(program.evaluate(state, batches))
-                for name, batches in splits.items()
-            }
-        except RecordError as error:
-            raise cli.InputError(str(error)) from error
+        if dataset.test_split:
+            splits[dataset.test_split] = batches_of_test_split(experiment)
+        values = {
+            name: records.without_nonfinite(program.evaluate(state, batches))
+            for name, batches in splits.items()
+        }
     arrays = {"params": state.params, "model_state": state.model_state}
     # whole arrays, even if they are split over devices and processes
     named = checkpoints.by_path(multihost_utils.process_allgather(arrays, tiled=True))

@@ -3,11 +3,10 @@
 `make_experiment` is the place where optional capabilities are chosen. It writes nothing.
 """
 
-import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import grain
 from jax.sharding import Mesh
@@ -15,7 +14,7 @@ from ml_collections import ConfigDict
 
 import workloads
 from configs import base
-from data.sources import DatasetInfo, RecordError, Source
+from data.sources import DatasetInfo, Source
 from data.splits import open_data, open_splits
 from data.throttle import StoppableClock, limits
 from echo.diagnostics import CopyDiagnostics
@@ -25,7 +24,6 @@ from pipeline.map_datasets import Arrays, Batch
 from pipeline.streams import FixedPolicy
 from runs import cli, processes, records
 from training import check, sharding
-from training.auto_policy import RunPolicy
 from training.step import Program, Task, program
 from training.transfer import Transfer, make_transfer
 from workloads.interface import Workload
@@ -81,23 +79,23 @@ class OpenData(NamedTuple):
     upstream_clock: StoppableClock
 
 
-@contextlib.contextmanager
-def _bad_data_explained() -> Iterator[None]:
-    try:
-        yield
-    except RecordError as error:
-        raise cli.InputError(str(error)) from error
-
-
 def open_splits_of(config: ConfigDict) -> OpenData:
     """Checks `config` and opens its data; raises InputError."""
     check.check(config)
     check.check_speed(limits(config))
     clock = StoppableClock()  # the training split may be throttled, the validation split never is
-    with _bad_data_explained():
-        source, held_out, info = open_data(config, clock)
-    _check_same_everywhere(config, info, len(source), len(held_out))
+    source, held_out, info = open_data(config, clock)
+    data = {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
+    data |= {"the number of training examples": len(source)}
+    _check_same(config, data | {"the number of validation examples": len(held_out)})
     return OpenData(source, held_out, info, clock)
+
+
+def _check_same(config: ConfigDict, data: dict[str, Any]) -> None:
+    """Raises InputError if the processes of this run differ in their configuration or data, with
+    which they would wait for one another forever, or mix different orders of the examples."""
+    names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
+    processes.check_same({f"config.{name}": cli.get_field(config, name) for name in names} | data)
 
 
 def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experiment:
@@ -110,12 +108,7 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
     Raises:
         InputError: the configuration cannot be run.
     """
-    with _bad_data_explained():
-        return _make_experiment(config, data or open_splits_of(config))
-
-
-def _make_experiment(config: ConfigDict, data: OpenData) -> Experiment:
-    source, held_out, info, clock = data
+    source, held_out, info, clock = data or open_splits_of(config)
 
     # Devices: this process holds some rows of each batch, which some streams fill.
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
@@ -127,8 +120,12 @@ def _make_experiment(config: ConfigDict, data: OpenData) -> Experiment:
     # The input.
     first = build.first_example(config, source, workload)
     copies = accounting.copy_diagnostics(config, len(source))
-    auto = config.echo.policy == "auto"
-    policy = RunPolicy(config, copies) if auto else FixedPolicy(config, held)
+    if config.echo.policy == "auto":
+        from training.auto_policy import RunPolicy
+
+        policy = RunPolicy(config, copies)
+    else:
+        policy = FixedPolicy(config, held)
     return Experiment(
         config=config,
         info=info,
@@ -159,7 +156,7 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         InputError: the configuration cannot be run.
     """
     check.check(config)
-    processes.check_same(_fields(config))
+    _check_same(config, {})
     workload, mesh = workloads.make(config, other.info), other.program.task.mesh
     return dataclasses.replace(
         other,
@@ -177,24 +174,6 @@ def _program(config: ConfigDict, workload: Workload, mesh: Mesh) -> Program:
     # After an echo stage that repeats augmented examples there is nothing left to augment.
     augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
     return program(Task(workload, config.optimizer.name, augments, mesh, config.sharding))
-
-
-def _check_same_everywhere(
-    config: ConfigDict, info: DatasetInfo, training: int, validation: int
-) -> None:
-    """Raises InputError if the processes of this run differ in their configuration or data, with
-    which they would wait for one another forever, or mix different orders of the examples."""
-    values = _fields(config)
-    values |= {f"the data set's {name}": of for name, of in dataclasses.asdict(info).items()}
-    values |= {"the number of training examples": training}
-    values |= {"the number of validation examples": validation}
-    processes.check_same(values)
-
-
-def _fields(config: ConfigDict) -> dict[str, object]:
-    """The fields that must be the same in all processes, by name."""
-    names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
-    return {f"config.{name}": cli.get_field(config, name) for name in names}
 
 
 def batches_of_test_split(experiment: Experiment) -> Iterable[EvaluationBatch]:

@@ -16,7 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+
+from training import sharding
+from training.step import Program, Rows, TrainState
 
 # params -> (what each row adds to the loss [B], its weight [B]); see Workload.row_losses.
 RowLosses = Callable[[Any], tuple[jax.Array, jax.Array]]
@@ -35,6 +39,33 @@ def due(step: int, every: int) -> bool:
         return False
     block, place = divmod(step, every)
     return place == int(every * (block * _GOLDEN_RATIO % 1))
+
+
+def compiled(program: Program, state: TrainState, rows: Rows, repeat_B: Any, data_seed: Any) -> Any:
+    """Compiles the statistics of a batch's gradient: (params, model_state, rows, repeat_B,
+    data_seed) -> what `statistics` returns. Nothing is donated."""
+
+    def measure(params, model_state, rows: Rows, repeat_B, data_seed):
+        data = program.augmented(rows, data_seed)
+
+        def row_losses(params):
+            return program.task.workload.row_losses(program.model(params, model_state), data)
+
+        return statistics(row_losses, params, rows[1], repeat_B, data_seed)
+
+    function = jax.jit(measure, out_shardings=program.replicated)
+    arguments = (state.params, state.model_state, rows, repeat_B, data_seed)
+    return program.compile("statistics", function, arguments)
+
+
+def measured(
+    program: Program, state: TrainState, rows: Rows, repeat_b: np.ndarray, data_seed: Any
+) -> dict[str, float]:
+    """The statistics of the gradient of the batch `rows` that are defined, by name, at the `state`
+    before its step. `repeat_b` is `repeat_B` of the rows that this process holds."""
+    inputs = (rows, sharding.put_batch(program.task.mesh, repeat_b), data_seed)
+    measure = compiled(program, state, *inputs)
+    return defined(jax.device_get(measure(state.params, state.model_state, *inputs)))
 
 
 def statistics(

@@ -20,8 +20,8 @@ from runs.progress import Progress
 from runs.tracking import Tools
 from training.experiment import make_experiment, sharing_input
 from training.run import Run
+from training.stacked import Stack, StackedStepper
 from training.step import Program, Rows
-from training.stepper import Stack, StackedStepper
 from training.transfer import Transfer
 
 

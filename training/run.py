@@ -21,10 +21,9 @@ from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, TimeLeft
 from runs.tracking import Recorder
-from training import divergence, gradient_statistics, memory, optimizer
+from training import check, divergence, optimizer
 from training.experiment import Experiment, make_experiment, open_splits_of
-from training.step import Rows, TrainState
-from training.stepper import StackedStepper, Stepper
+from training.step import Rows, Stepper, TrainState
 
 
 class Diverged(Exception):
@@ -77,7 +76,7 @@ class Run:
         locked: whether the caller holds the directory's lock.
         on_step: called with the number of steps taken, after each of them.
         tools: trackers, a profile, a mirror; None for TensorBoard alone.
-        stepper: takes the steps; None for a `Stepper` of its own.
+        stepper: takes the steps, like `Stepper`; None for one of its own.
 
     Attributes:
         result: the content of WORKDIR/result.json; None until the run has ended.
@@ -98,7 +97,7 @@ class Run:
         locked: bool = False,
         on_step: Callable[[int], None] | None = None,
         tools: tracking.Tools | None = None,
-        stepper: Stepper | StackedStepper | None = None,
+        stepper: Any = None,
     ):
         self.config, self.workdir = config, workdir
         self.progress, self.interrupt = progress or Progress(quiet=True), interrupt
@@ -113,14 +112,14 @@ class Run:
         self._held = contextlib.ExitStack()  # the directory and what follows the run
         tools = tools or tracking.Tools(root=workdir)
         with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
-            with memory.exhaustion_explained(config):
+            with check.exhaustion_explained(config):
                 record = self._enter(experiment, None if locked else held)
             if self.result is not None:  # it has ended before
                 tools.copy(workdir, self.progress.say)
                 return
             self.followers = tools.followers(workdir, record["config"], self.progress.say)
             held.callback(self.followers.close)
-            with memory.exhaustion_explained(config):
+            with check.exhaustion_explained(config):
                 self.policy, self.transfer = self.experiment.policy, self.experiment.transfer
                 self.stepper = stepper or Stepper(self.experiment.program, config.seed.data)
                 self._restore(held)
@@ -341,7 +340,9 @@ class Run:
         if not self.stepper.compiled:
             with self._paused("compile"):
                 self.stepper.compile(rows, hyper)
-        gradients = self._gradient_statistics(batch, rows)  # before the step, which donates state
+        gradients = {}
+        if self.config.gradient_statistics_every_steps:  # before the step, which donates the state
+            gradients = self._gradient_statistics(batch, rows)
         with TraceAnnotation("step"):
             metrics = self.stepper.step(rows, hyper)
         at.step += 1
@@ -355,14 +356,16 @@ class Run:
 
     def _gradient_statistics(self, batch: Batch, rows: Rows) -> dict[str, float]:
         """The statistics of the gradient of the next step; empty if they are not due."""
-        step = self.counters.step
+        from training import gradient_statistics
+
+        step, run = self.counters.step, self.experiment
         if not gradient_statistics.due(step, self.config.gradient_statistics_every_steps):
             return {}
         self._log()
         with self._paused("gradient statistics") as state:
-            repeat_b = self.experiment.repeated_rows(step, batch.copy)
+            repeat_b = run.repeated_rows(step, batch.copy)
             data_seed = np.uint32(self.config.seed.data)
-            return self.experiment.program.gradient_statistics(state, rows, repeat_b, data_seed)
+            return gradient_statistics.measured(run.program, state, rows, repeat_b, data_seed)
 
     def _log(self, keep: int = 0) -> None:
         """Reads the metrics of all unread steps but the last `keep`, checks them for divergence,
@@ -392,7 +395,7 @@ class Run:
         """Writes an error and where it came from to a file; returns it as one sentence."""
         text = traceback.format_exc().encode(errors="backslashreplace")  # file names of any bytes
         records.write_bytes(self.workdir / records.error_file(jax.process_index()), text)
-        return memory.exhaustion(error, self.config) or f"{type(error).__name__}: {error}"
+        return check.exhaustion(error, self.config) or f"{type(error).__name__}: {error}"
 
     def _end(self, status: str, error: str | None) -> None:
         with self.clock.paused():

@@ -1,4 +1,4 @@
-"""The compiled programs of a run: initialization, training step, evaluation, statistics.
+"""The compiled programs of a run: initialization, training step, evaluation.
 
 `program(task)` returns the same object for equal tasks, so all trials of a search share one
 compilation.
@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from training import divergence, gradient_statistics, optimizer, sharding
+from training import divergence, optimizer, sharding
 from training.optimizer import Hyperparameters
 from workloads.interface import Arrays, Workload
 
@@ -69,6 +69,7 @@ class Program:
     Attributes:
         state_shapes: a TrainState of shapes.
         state_shardings: a TrainState of shardings.
+        replicated: the sharding of what every device holds whole.
 
     Raises:
         sharding.MeshError: the mesh does not allow the task's sharding of the network.
@@ -78,11 +79,11 @@ class Program:
         self.task = task
         abstract = nnx.eval_shape(lambda: self._new_model(np.uint32(0)))
         self._graphdef, _, self._model_variables = nnx.split(abstract, nnx.Param, ...)
-        self._replicated = sharding.replicated(task.mesh)
+        self.replicated = sharding.replicated(task.mesh)
         self.state_shapes = shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
         split = functools.partial(sharding.parameter_shardings, task.mesh, task.sharding)
         # Batch statistics are small, and always replicated.
-        small = jax.tree.map(lambda _: self._replicated, shapes.model_state)
+        small = jax.tree.map(lambda _: self.replicated, shapes.model_state)
         self.state_shardings = state = TrainState(
             split(shapes.params), small, split(shapes.opt_state)
         )
@@ -91,10 +92,9 @@ class Program:
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         self._init = jax.jit(self._init_arrays, out_shardings=state, compiler_options=options)
         self._train = jax.jit(
-            self.train_step, donate_argnums=0, out_shardings=(state, self._replicated)
+            self.train_step, donate_argnums=0, out_shardings=(state, self.replicated)
         )
-        self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self._replicated)
-        self._statistics = jax.jit(self._statistics_arrays, out_shardings=self._replicated)
+        self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self.replicated)
         self._compiled: dict[Any, Any] = {}
 
     def init(self, seed: int) -> TrainState:
@@ -128,25 +128,6 @@ class Program:
             outputs.append(self.compile("evaluate", self._evaluate, arguments)(*arguments))
         return self.task.workload.summarize(jax.device_get(outputs))
 
-    def compile_statistics(
-        self, state: TrainState, rows: Rows, repeat_B: Any, data_seed: Any
-    ) -> Any:
-        """Compiles the statistics of a batch's gradient: (params, model_state, rows, repeat_B,
-        data_seed) -> values by name. See gradient_statistics.statistics. Nothing is donated."""
-        arguments = (state.params, state.model_state, rows, repeat_B, data_seed)
-        return self.compile("statistics", self._statistics, arguments)
-
-    def gradient_statistics(
-        self, state: TrainState, rows: Rows, repeat_b: np.ndarray, data_seed: Any
-    ) -> dict[str, float]:
-        """The statistics of the gradient of the batch `rows` that are defined, by name, at the
-        `state` before its step. `repeat_b` says of the rows that this process holds whether an
-        earlier row contains the same example, bool."""
-        inputs = (rows, sharding.put_batch(self.task.mesh, repeat_b), data_seed)
-        measure = self.compile_statistics(state, *inputs)
-        values = measure(state.params, state.model_state, *inputs)
-        return gradient_statistics.defined(jax.device_get(values))
-
     def compile(self, name: str, function: Any, arguments: tuple) -> Any:
         """`function`, jitted, compiled for the shapes of `arguments`; cached under `name`."""
         leaves, structure = jax.tree.flatten(arguments)
@@ -167,7 +148,7 @@ class Program:
         opt_state = optimizer.transformation(self.task.optimizer, zeros).init(params)
         return TrainState(params, _key_bits(model_state), opt_state)
 
-    def _model(self, params, model_state) -> nnx.Module:
+    def model(self, params, model_state) -> nnx.Module:
         """The network with these variables; it may change its own, not those."""
         model_state = jax.tree.map(_with_keys, self._model_variables, model_state)
         # copy=True, because batch norm writes its statistics inside this trace.
@@ -177,10 +158,10 @@ class Program:
         self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """The training step as a pure function, to be transformed by JAX."""
-        task, data = self.task, self._augmented(rows, data_seed)
+        task, data = self.task, self.augmented(rows, data_seed)
 
         def loss_of(params):
-            model = self._model(params, state.model_state)
+            model = self.model(params, state.model_state)
             loss, metrics = task.workload.loss(model, data)
             return loss, (metrics, _key_bits(nnx.state(model, nnx.Not(nnx.Param))))
 
@@ -193,21 +174,13 @@ class Program:
         metrics = {"loss": loss} | metrics | {"nonfinite": nonfinite}
         return TrainState(params, model_state, opt_state), metrics
 
-    def _statistics_arrays(self, params, model_state, rows: Rows, repeat_B, data_seed):
-        _, index_B, _ = rows
-        data = self._augmented(rows, data_seed)
-
-        def row_losses(params):
-            return self.task.workload.row_losses(self._model(params, model_state), data)
-
-        return gradient_statistics.statistics(row_losses, params, index_B, repeat_B, data_seed)
-
     def _evaluate_arrays(self, params, model_state, data, mask_B):
-        model = self._model(params, model_state)
+        model = self.model(params, model_state)
         model.eval()
         return self.task.workload.evaluate(model, data, mask_B)
 
-    def _augmented(self, rows: Rows, data_seed):
+    def augmented(self, rows: Rows, data_seed):
+        """The data of `rows`, augmented unless the host has done so."""
         data, index_B, copy_B = rows
         augments, workload = self.task.augment_on_device, self.task.workload
         return workload.augment(data, data_seed, index_B, copy_B) if augments else data
@@ -222,7 +195,7 @@ class Program:
         """
         if self.task.sharding != "fsdp":
             return params
-        return jax.lax.with_sharding_constraint(params, self._replicated)
+        return jax.lax.with_sharding_constraint(params, self.replicated)
 
 
 def _key_bits(variables: Any) -> Any:
@@ -243,3 +216,35 @@ def _is_key(array: Any) -> bool:
 def program(task: Task) -> Program:
     """The compiled programs of `task`; those of the last eight tasks are kept."""
     return Program(task)
+
+
+class Stepper:
+    """The training steps of one run.
+
+    Args:
+        program: the run's compiled programs.
+        data_seed: seed of the augmentation on the devices.
+
+    Attributes:
+        state: the run's training state after its last step; set it before the first one.
+        compiled: the compiled step; None before `compile`.
+    """
+
+    state: TrainState
+
+    def __init__(self, program: Program, data_seed: int):
+        self._program, self._data_seed = program, np.uint32(data_seed)
+        self.compiled: Any = None
+
+    def compile(self, rows: Rows, hyper: Hyperparameters) -> None:
+        """Compiles the step for arguments of these shapes, before the first step."""
+        self.compiled = self._program.compile_train(self.state, rows, hyper, self._data_seed)
+
+    def step(self, rows: Rows, hyper: Hyperparameters) -> Any:
+        """Dispatches a step, which replaces `state`; returns its metrics, for `fetch`."""
+        self.state, metrics = self.compiled(self.state, rows, hyper, self._data_seed)
+        return metrics
+
+    def fetch(self, metrics: Any) -> dict[str, Any]:
+        """The values of a step's metrics, as scalars by name; waits for the step to end."""
+        return jax.device_get(metrics)

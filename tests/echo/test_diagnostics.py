@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from echo import EchoSchedule
 from echo.diagnostics import CopyDiagnostics, Stream
 from pipeline import accounting, build
-from pipeline.streams import AutoPolicy
 from runs import records
 from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, mini
+from training.auto_policy import AutoPolicy
 from training.experiment import make_experiment
 
 

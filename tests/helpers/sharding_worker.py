@@ -21,7 +21,7 @@ from models.transformer import Transformer
 from models.vision_transformer import VisionTransformer
 from runs.checkpoints import by_path
 from tests.helpers.runs import RESNET, echoing, mini, placed, stop_at
-from training import divergence, optimizer, sharding
+from training import divergence, gradient_statistics, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
 from workloads.networks import Network
@@ -89,7 +89,8 @@ def statistics(choice):
     batch = parts.transfer.put(next(iterator))
     iterator.close()
     repeat_B = np.arange(len(batch[1])) % 3 == 0
-    return parts.program.gradient_statistics(parts.program.init(0), batch, repeat_B, np.uint32(0))
+    program, seed = parts.program, np.uint32(0)
+    return gradient_statistics.measured(program, program.init(0), batch, repeat_B, seed)
 
 
 def placement(where):

@@ -12,7 +12,6 @@ import workloads
 from data.splits import open_data
 from pipeline import accounting, build, streams
 from pipeline.evaluation import evaluation_batches
-from pipeline.streams import AutoPolicy
 from runs import cli, processes, records
 from tests.helpers.processes import errors_of
 from tests.helpers.runs import (
@@ -25,6 +24,7 @@ from tests.helpers.runs import (
     wait_until_held,
 )
 from training import check
+from training.auto_policy import AutoPolicy
 
 SLURM = {
     "SLURM_JOB_ID": "7",

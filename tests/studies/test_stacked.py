@@ -12,7 +12,7 @@ from runs import records
 from runs.progress import Progress
 from tests.helpers.runs import echoing, mini, numbers, preempt, stop_at_call
 from tests.helpers.small_studies import study
-from training import lanes, stepper
+from training import lanes, stacked
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of 1e39
 
@@ -57,13 +57,13 @@ def apart(tmp_path_factory):
 def calls(monkeypatch):
     """The sizes of the stacks that the step was called with, one a call."""
     sizes = []
-    original = stepper.StackedPrograms.compile_train
+    original = stacked.StackedPrograms.compile_train
 
     def compile_train(self, *arguments):
         sizes.append(len(arguments[2].learning_rate))
         return original(self, *arguments)
 
-    monkeypatch.setattr(stepper.StackedPrograms, "compile_train", compile_train)
+    monkeypatch.setattr(stacked.StackedPrograms, "compile_train", compile_train)
     return sizes
 
 
@@ -129,7 +129,7 @@ def test_lanes_with_different_losses_form_separate_stacks_and_fail_separately(
     def fail(programs, states, rows, hypers, data_seed):
         raise RuntimeError(f"no room for {len(hypers.learning_rate)}")
 
-    monkeypatch.setattr(stepper.StackedPrograms, "compile_train", fail)
+    monkeypatch.setattr(stacked.StackedPrograms, "compile_train", fail)
     configs = [mini(loss__label_smoothing=smoothing) for smoothing in (0.0, 0.1, 0.1)]
     results = lanes.train(configs, in_directory(tmp_path)[:3], QUIET, stacked=True)
     assert {result["status"] for result in results} == {"failed"}

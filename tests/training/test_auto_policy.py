@@ -11,7 +11,6 @@ import train
 from configs import cifar10, coco, common_crawl, imagenet, lm1b
 from data.splits import open_data
 from pipeline import accounting, build
-from pipeline.streams import AutoPolicy
 from runs import cli, records
 from runs.study import Condition
 from tests.helpers.held_training import late_examples
@@ -24,7 +23,7 @@ from tests.helpers.runs import (
     stop_at,
 )
 from training import check
-from training.auto_policy import FreshLimit, Pace
+from training.auto_policy import AutoPolicy, FreshLimit, Pace
 from training.experiment import make_experiment
 
 AUTO_INSERTIONS = (

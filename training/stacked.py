@@ -1,7 +1,7 @@
-"""Takes a run's training steps: one state per call, or the states of several lanes in one call.
+"""Takes the training steps of several lanes (see lanes.py) in one call.
 
-`Stepper` is what an ordinary run uses. A `Stack` makes one call per step for several lanes (see
-lanes.py), each of which has a `StackedStepper` with the same interface.
+A `Stack` makes one call per step. Each lane has a `StackedStepper`, with the interface of
+`training.step.Stepper`, which an ordinary run uses.
 """
 
 import dataclasses
@@ -15,38 +15,6 @@ import numpy as np
 from training import sharding
 from training.optimizer import Hyperparameters
 from training.step import Program, Rows, TrainState
-
-
-class Stepper:
-    """The training steps of one run.
-
-    Args:
-        program: the run's compiled programs.
-        data_seed: seed of the augmentation on the devices.
-
-    Attributes:
-        state: the run's training state after its last step; set it before the first one.
-        compiled: the compiled step; None before `compile`.
-    """
-
-    state: TrainState
-
-    def __init__(self, program: Program, data_seed: int):
-        self._program, self._data_seed = program, np.uint32(data_seed)
-        self.compiled: Any = None
-
-    def compile(self, rows: Rows, hyper: Hyperparameters) -> None:
-        """Compiles the step for arguments of these shapes, before the first step."""
-        self.compiled = self._program.compile_train(self.state, rows, hyper, self._data_seed)
-
-    def step(self, rows: Rows, hyper: Hyperparameters) -> Any:
-        """Dispatches a step, which replaces `state`; returns its metrics, for `fetch`."""
-        self.state, metrics = self.compiled(self.state, rows, hyper, self._data_seed)
-        return metrics
-
-    def fetch(self, metrics: Any) -> dict[str, Any]:
-        """The values of a step's metrics, as scalars by name; waits for the step to end."""
-        return jax.device_get(metrics)
 
 
 class Stack:
