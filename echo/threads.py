@@ -41,12 +41,13 @@ class DaemonPool:
 
     def __init__(self, num_threads: int):
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        self._num_threads = num_threads
+        self._threads: list[threading.Thread] = []
         for i in range(num_threads):
             name = f"echo-read-{i}"
             thread = threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True)
             thread.start()
             _POOL_THREADS[thread] = self._calls
+            self._threads.append(thread)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future:
         future: Future = Future()
@@ -57,28 +58,34 @@ class DaemonPool:
 
     def close(self) -> None:
         """Ends each thread after the calls submitted so far that are not cancelled."""
-        for _ in range(self._num_threads):
+        for _ in self._threads:
             self._calls.put(None)
+
+    def join(self) -> None:
+        """Waits until the threads of a closed pool have ended."""
+        for thread in self._threads:
+            thread.join()
 
 
 @contextlib.contextmanager
 def running(function: Callable[[int], None], num_threads: int) -> Iterator[list[Future]]:
-    """Runs function(0), function(1), ... on threads alongside the `with` block.
+    """Runs function(0), function(1), ... at once, each on a thread, alongside the `with` block.
 
     Yields:
         The future of each call.
 
     Raises:
-        BaseException: after all calls have ended, the first error among them.
+        BaseException: after all threads have ended, the first error among them.
     """
-    pool = DaemonPool(num_threads)
-    calls = [pool.submit(function, n) for n in range(num_threads)]
+    pools = [DaemonPool(1) for _ in range(num_threads)]  # one thread could take two calls of a pool
+    calls = [pool.submit(function, n) for n, pool in enumerate(pools)]
     try:
         yield calls
     finally:
-        pool.close()
-        for call in calls:
-            done_within(None, call)
+        for pool in pools:
+            pool.close()
+        for pool in pools:
+            pool.join()
     for call in calls:
         call.result()
 

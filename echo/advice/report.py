@@ -11,16 +11,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from echo.advice.model import StageTime, Timing
+from echo import spec
+from echo.advice.model import Timing
 from echo.advice.profile import Call, available_cores, contention, renewed, stage_time
-from echo.spec import (
-    MAX_BATCH,
-    MAX_BUFFER,
-    EchoSpecError,
-    checked_factors,
-    checked_integer,
-    checked_number,
-)
+from echo.spec import EchoSpecError
 from echo.tree import nbytes
 
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -38,42 +32,37 @@ _HOST_STEP_CORES, _WAITING_CORES = 0.5, 0.1
 _NUM_INPUTS = 8  # outputs of a stage that serve as inputs for measuring the next one
 _MORE_WORKERS = 4  # workers to consider, as a multiple of those that the loader has
 _MAX_WORKERS, _MAX_SECONDS, _MAX_INDICES = 1024, 3600, 10_000
-_COLUMNS, _MAX_NAME = 80, 20  # of a terminal; characters of a name in a table
+_COLUMNS = 80  # of a terminal
 
-# What limits the pace without echoing, and what to do about it.
+# What limits the pace without echoing.
 _CAUSES = {
-    "input": (
-        "The input is the bottleneck, above all {stage} ({stage_time} per example).",
-        "Speed it up, allow a larger factor, or echo after it.",
-    ),
-    "step": (
-        "The step is the bottleneck ({step} per batch; the input takes {input}).",
-        "Repeats would only add steps.",
-    ),
+    "input": "The input is the bottleneck, above all {slowest} ({seconds} per example).",
+    "step": "The step is the bottleneck ({step} per batch; the input takes {input}).",
     "transfer": (
-        "The transfer to the device is the bottleneck ({transfer} per example).",
-        "The host sends every copy again: store examples on the device, or send less.",
+        "The transfer to the device is the bottleneck ({transfer} per example): store examples on "
+        "the device, or send less."
     ),
     "cores": (
-        "The processor cores are the bottleneck; each repeat saves them a fresh example's work.",
-        "With the step on an accelerator, echo only if R > 1.",
+        "The processor cores are the bottleneck; each repeat saves them a fresh example's work. "
+        "With the step on an accelerator, echo only if R > 1."
     ),
 }
 _WORTH = (
     "A repeat may be worth less than a fresh example: on seven small problems, e = 2, 4, and 16 "
-    "needed 0.49 to 0.93, 0.21 to 0.57, and 0.06 to 0.57 of the fresh examples. Compare short runs "
-    "by fresh examples to the target."
+    "needed 0.49 to 0.93, 0.21 to 0.57, and 0.06 to 0.57 of the fresh examples."
 )
 _IDENTICAL = "Repeats are identical there, unless the step changes them."
 _CONTENDED = (
     "The step computes on the cores that the input needs: steps per second may be a third off."
 )
-_READ_AHEAD = "This assumes that batches are read ahead while the step runs."
+_UNSTABLE = (
+    "Unstable timings, so the advice may be wrong: {part} took {low} to {high} per example in "
+    "different rounds. Measure again on a quiet machine, or for longer."
+)
 
 _log = logging.getLogger(__name__)
 
 Stage = tuple[str, Callable[[Any], Any]]
-Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,34 +120,27 @@ class Advice:
     def recommended(self) -> tuple[int, str | None, float]:
         return self.workers, self.insertion, self.factor
 
-    def tables(self) -> list[Table]:
-        """Tables of the stage times and of the predictions."""
-        timing = self.measured
-        at_once = f"{max(1, timing.workers)} at once"
-        return [
-            (
-                "seconds per example (median of rounds)",
-                ["stage", "alone", "fastest", "slowest", "processor", at_once],
-                [
-                    [t.name, *map(time_text, (t.seconds, t.low, t.high, t.cpu_seconds, t.limit))]
-                    for t in timing.parts
-                ],
-            ),
-            (
-                f"predicted steps per second by echo factor e, with {_workers(self.workers)}",
-                ["echo stage", "R", *(f"e={factor:g}" for factor in self.points[0].step_seconds)],
-                [
-                    [point.name, f"{point.ratio:.2f}", *map(rate, point.step_seconds.values())]
-                    for point in self.points
-                ],
-            ),
-        ]
-
     def __str__(self) -> str:
+        at_once = f"{max(1, self.measured.workers)} at once"
+        times = [["stage", "alone", "fastest", "slowest", "processor", at_once]]
+        for part in self.measured.parts:
+            seconds = (part.seconds, part.low, part.high, part.cpu_seconds, part.limit)
+            times.append([part.name, *map(time_text, seconds)])
+        rates = [["echo stage", "R", *(f"e={factor:g}" for factor in self.points[0].step_seconds)]]
+        for point in self.points:
+            rates.append(
+                [point.name, f"{point.ratio:.2f}", *map(rate, point.step_seconds.values())]
+            )
         sizes = [f"{p.buffer_bytes / 1e6:,.2f} MB {_spaced(p.name)}" for p in self.points]
         texts = [f"The shuffle buffer takes up to {', '.join(sizes)}.", self.warning, self.reason]
-        filled = [textwrap.fill(text, _COLUMNS) for text in texts if text]
-        return "\n\n".join([*map(_table_text, self.tables()), *filled])
+        predicted = f"predicted steps per second by echo factor e, with {_workers(self.workers)}"
+        return "\n\n".join(
+            [
+                _table("seconds per example (median of rounds)", times),
+                _table(predicted, rates),
+                *(textwrap.fill(text, _COLUMNS) for text in texts if text),
+            ]
+        )
 
 
 def advise(
@@ -187,7 +169,8 @@ def advise(
             takes the number of the call (0, 1, ...), and each other one the result of the one
             before it. Alternatively, a PyTorch DataLoader over a data set that reads examples by
             index, whose reading, `transform`, and batching are measured in this process; or any
-            other iterable of batches, which allows only R after batching.
+            other iterable of batches, which allows only R after batching and is assumed to be read
+            ahead.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays. What it changes stays changed.
         batch_size: examples per step.
@@ -211,14 +194,14 @@ def advise(
     Raises:
         EchoSpecError: a value that is not allowed, or that does not match the stages.
     """
-    batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
-    examples = checked_integer("examples_per_call", examples_per_call, 1, MAX_BATCH)
-    shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
-    workers = checked_integer("workers", workers, 0, _MAX_WORKERS)
-    max_workers = checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
-    cores = checked_number("cores", cores, 0, _MAX_WORKERS)
-    seconds = checked_number("seconds", seconds, 1e-6, _MAX_SECONDS)
-    factors = checked_factors(factors)
+    batch_size = spec.checked_integer("batch_size", batch_size, 1, spec.MAX_BATCH)
+    examples = spec.checked_integer("examples_per_call", examples_per_call, 1, spec.MAX_BATCH)
+    shuffle_buffer = spec.checked_integer("shuffle_buffer", shuffle_buffer, 0, spec.MAX_BUFFER)
+    workers = spec.checked_integer("workers", workers, 0, _MAX_WORKERS)
+    max_workers = spec.checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
+    cores = spec.checked_number("cores", cores, 0, _MAX_WORKERS)
+    seconds = spec.checked_number("seconds", seconds, 1e-6, _MAX_SECONDS)
+    factors = spec.checked_factors(factors)
     factors = factors if 1 in factors else [1, *factors]
     pairs = stages if _is_stages(stages) else loader_stages(stages, batch_size)
     # Of a DataLoader. Without workers, it reads a batch when the step asks for it.
@@ -243,7 +226,7 @@ def advise(
     workers = workers or loader_workers or math.ceil(own_cores) * (loader_workers is None)
     threads = max(1, workers)  # that measure
     max_workers = max_workers or min(_MORE_WORKERS * threads, _MAX_WORKERS)
-    calls, times, sizes = [], [], {}
+    calls, times, memory = [], [], {}
     results: Iterator[Any] = itertools.count()
     for name, function in pairs:
         inputs, most = map(renewed, results), max_workers if name in host else 0
@@ -254,7 +237,8 @@ def advise(
         cost, outputs = stage_time(call, seconds, threads, most, _NUM_INPUTS)
         times.append(cost)
         calls.append(call._replace(cpu_seconds=examples * cost.cpu_seconds))
-        sizes[name] = nbytes(stored(outputs[0])) // examples if name in host else 0
+        if name in host:
+            memory[name] = nbytes(stored(outputs[0])) // examples * shuffle_buffer
         results = itertools.cycle(outputs)
     _log.info("measuring the step")
     call = Call("step", step_fn, map(renewed, results), batch_size)
@@ -267,60 +251,45 @@ def advise(
     if not cores and (longest <= seconds or timing.upstream_cores() >= _WAITING_CORES):
         _log.info("measuring stages and step at once")
         timing = timing.under_contention(*contention(calls[:n], calls[n:], threads, seconds))
-    advice = conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
-    assumed = f" {_READ_AHEAD}" * (pairs is not stages and loader_workers is None)
-    return dataclasses.replace(advice, reason=advice.reason + assumed)
+    return conclude(timing, insertions, memory, factors, batch_stage, max_workers)
 
 
 def conclude(
     measured: Timing,
     insertions: Mapping[str, str],
-    sizes: Mapping[str, int],
+    memory: Mapping[str, int],
     factors: Sequence[float] = FACTORS,
-    shuffle_buffer: int = 10_000,
     batch_stage: str = "batch",
     max_workers: int = 0,
 ) -> Advice:
-    """The advice for a measured timing; `sizes` are bytes per example after each stage.
+    """The advice for a measured timing; `memory` is bytes of a shuffle buffer after each stage.
 
     It has a warning if the fastest or the slowest round of a stage or of the step, the rest as
     measured, would change it.
     """
-    settings = (insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
-    advice = _exact(measured, *settings)
-    unstable = [part for part in measured.parts if part.high > SPREAD * part.low > 0]
-    for part in sorted(unstable, key=lambda part: part.low / part.high):
-        changed = [measured.changed(part, end / part.seconds) for end in (part.low, part.high)]
-        if any(_exact(timing, *settings).recommended != advice.recommended for timing in changed):
-            warning = (
-                "Unstable timings, so the advice may be wrong: "
-                f"{_label(part)} took {time_text(part.low)} to {time_text(part.high)} per example "
-                "in different rounds. Measure again on a quiet machine, or for longer if the "
-                "source stalls now and then."
+    names = [stage.name for stage in measured.stages]
+    counts = {insertion: names.index(name) + 1 for insertion, name in insertions.items()}
+
+    def predicted(timing: Timing) -> tuple[Timing, list[Point], Point, float]:
+        timing = _with_enough_workers(timing, max_workers)
+        points = [
+            Point(
+                name=insertion,
+                count=count,
+                ratio=timing.ratio(count),
+                step_seconds={factor: timing.step_seconds(count, factor) for factor in factors},
+                buffer_bytes=memory[insertions[insertion]],
             )
-            return dataclasses.replace(advice, warning=warning)
-    return advice
+            for insertion, count in counts.items()
+        ]
+        return timing, points, *_recommended(timing, points)
 
+    def recommended(timing: Timing) -> tuple[int, str | None, float]:
+        timing, _, point, factor = predicted(timing)
+        return timing.workers, point.name if factor > 1 else None, factor
 
-def _exact(
-    measured: Timing,
-    insertions: Mapping[str, str],
-    sizes: Mapping[str, int],
-    factors: Sequence[float],
-    shuffle_buffer: int,
-    batch_stage: str,
-    max_workers: int,
-) -> Advice:
-    """The advice if the timing is exact."""
-    names, points = [stage.name for stage in measured.stages], []
-    timing = _with_enough_workers(measured, max_workers)
-    for insertion, name in insertions.items():
-        count = names.index(name) + 1
-        predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
-        memory = sizes[name] * shuffle_buffer
-        points.append(Point(insertion, count, timing.ratio(count), predicted, memory))
-    point, factor = _recommended(timing, points)
-    texts, movable = [_verdict(timing, point, factor)], None
+    timing, points, point, factor = predicted(measured)
+    texts, movable, warning = [_verdict(timing, point, factor)], None, ""
     if timing.workers > measured.workers:
         gain = _gain(measured, timing.baseline_seconds())
         first = f"First use {_workers(timing.workers)} instead of {measured.workers}"
@@ -328,19 +297,25 @@ def _exact(
     if factor > 1:
         if {stage.name for stage in timing.stages[point.count :]} <= {batch_stage}:
             texts.append(_IDENTICAL)
-            earlier = [p.count for p in points if p.count < point.count]
+            earlier = [count for count in counts.values() if count < point.count]
             between = timing.stages[max(earlier, default=point.count) : point.count]
             transforms = [stage for stage in between if stage.name != batch_stage]
             movable = max(transforms, key=lambda stage: stage.limit, default=None)
         if movable:
             fresh = rate(timing.changed(movable, 0).baseline_seconds())
             texts.append(
-                f"Instead, move {_label(movable)} to the accelerator if it takes less time "
+                f"Instead, move {_spaced(movable.name)} to the accelerator if it takes less time "
                 f"there: at most {fresh} steps per second, with every example fresh."
             )
         texts.append(_WORTH)
     if timing.step.cpu_seconds > _HOST_STEP_CORES * timing.step.seconds:
         texts.append(_CONTENDED)
+    unstable = [part for part in measured.parts if part.high > SPREAD * part.low > 0]
+    for part in sorted(unstable, key=lambda part: part.high / part.low):  # the worst one stays
+        rounds = [measured.changed(part, end / part.seconds) for end in (part.low, part.high)]
+        if {recommended(changed) for changed in rounds} != {recommended(measured)}:
+            low, high = time_text(part.low), time_text(part.high)
+            warning = _UNSTABLE.format(part=_spaced(part.name), low=low, high=high)
     return Advice(
         measured=measured,
         timing=timing,
@@ -349,6 +324,7 @@ def _exact(
         factor=factor,
         movable=movable and movable.name,
         reason=" ".join(texts),
+        warning=warning,
     )
 
 
@@ -384,26 +360,19 @@ def _verdict(timing: Timing, point: Point, factor: float) -> str:
         first = f"Do not echo: {thread}, no repeats are needed for {gain} of now."
     else:
         first = f"Do not echo: nothing gains {TOLERANCE:.0%} (R = {timing.ratio(count):.2f})."
-    stage = max(timing.stages, key=lambda stage: stage.seconds)
     transfer = max((part.seconds for part in timing.transfers), default=0.0)
     upstream, downstream = timing.upstream_seconds(count), timing.downstream_seconds(count)
     cause = "cores"
     if before <= downstream * (1 + TOLERANCE):
         is_slow = timing.batch_size * transfer * (1 + TOLERANCE) >= downstream
-        cause = "step"
-        if is_slow and transfer > timing.step.seconds * (1 + TOLERANCE):
-            cause = "transfer"
+        slower = transfer > timing.step.seconds * (1 + TOLERANCE)
+        cause = "transfer" if is_slow and slower else "step"
     elif before <= upstream * (1 + TOLERANCE) or not timing.workers:
         cause = "input"
-    sentences = _CAUSES[cause][: 1 if factor > 1 and cause == "input" else 2]
-    text = " ".join(sentences).format(
-        stage=_label(stage),
-        stage_time=time_text(stage.seconds),
-        step=time_text(downstream),
-        input=time_text(upstream),
-        transfer=time_text(transfer),
-    )
-    return f"{first} {text}"
+    slowest = max(timing.stages, key=lambda stage: stage.seconds)
+    seconds = {"seconds": slowest.seconds, "step": downstream, "input": upstream}
+    texts = {name: time_text(t) for name, t in (seconds | {"transfer": transfer}).items()}
+    return f"{first} {_CAUSES[cause].format(slowest=_spaced(slowest.name), **texts)}"
 
 
 def _gain(timing: Timing, after: float) -> str:
@@ -497,10 +466,6 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def _label(stage: StageTime) -> str:
-    return "augmentation" if stage.name == "augment" else _spaced(stage.name)
-
-
 def _workers(count: int) -> str:
     return f"{count} worker{'s' * (count != 1)}"
 
@@ -509,13 +474,13 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _table_text(table: Table) -> str:
-    title, header, rows = table
-    cells = [header, *([_spaced(row[0])[:_MAX_NAME], *row[1:]] for row in rows)]
-    first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    gap = "  " if first + sum(2 + width for width in others) <= _COLUMNS else " "
-    first = min(first, _COLUMNS - sum(len(gap) + width for width in others))
+def _table(title: str, rows: list[list[str]]) -> str:
+    """The table in 80 columns; names are cut to what is left of them."""
+    names, *columns = zip(*rows, strict=True)
+    widths = [2 + max(map(len, column)) for column in columns]
+    first = min(max(map(len, names)), _COLUMNS - sum(widths))
     lines = [
-        gap.join([row[0][:first].ljust(first), *map(str.rjust, row[1:], others)]) for row in cells
+        _spaced(name)[:first].ljust(first) + "".join(map(str.rjust, texts, widths))
+        for name, *texts in rows
     ]
     return "\n".join([title, *lines])
