@@ -9,7 +9,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 
@@ -23,6 +22,7 @@ from tests.helpers.runs import HANGS, ROOT, SHRUNK
 DEPLOY = ROOT / "deploy"
 SCRIPTS = sorted(path.name for path in DEPLOY.glob("*.sh"))
 MINI = "--config=configs/cifar10.py:mini"
+SMALL = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
 OTHERS = ("requirements-dev.txt", "requirements-extras.txt")  # what some flags need
 
 SRUN = """#!/usr/bin/env bash
@@ -68,12 +68,6 @@ def array(task, first, count):
     return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in variables.items()}
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_are_valid_bash_and_executable(script):
-    subprocess.run(["bash", "-n", DEPLOY / script], check=True)
-    assert os.access(DEPLOY / script, os.X_OK)
-
-
 @pytest.mark.extras
 @pytest.mark.parametrize(
     ("linter", "name"),
@@ -89,21 +83,17 @@ def test_linters_find_nothing(linter, name):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("code", [0, 2, 75])
-def test_a_job_is_queued_again_only_if_it_was_preempted(script, code, submitted, tmp_path):
-    (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
-    (tmp_path / "python").chmod(0o755)
-    done, calls = submitted(script, python=str(tmp_path / "python"), **array(0, 0, 1))
-    assert done.returncode == code
+def test_a_job_has_all_its_cores_and_is_queued_again_only_if_it_was_preempted(
+    script, code, submitted, tmp_path
+):
+    assert os.access(DEPLOY / script, os.X_OK)
+    python = tmp_path / "python"
+    # From Slurm 22.05 on, srun reads SRUN_CPUS_PER_TASK and not the job's variable.
+    python.write_text(f'#!/bin/sh\necho "$SRUN_CPUS_PER_TASK cores"\nexit {code}\n')
+    python.chmod(0o755)
+    done, calls = submitted(script, python=str(python), **array(0, 0, 1))
+    assert (done.returncode, done.stdout) == (code, "8 cores\n")
     assert calls[1:] == (["scontrol requeue 7"] if code == 75 else [])
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_process_gets_the_cores_of_the_job(script, submitted, tmp_path):
-    """From Slurm 22.05 on, srun reads SRUN_CPUS_PER_TASK and not the job's variable."""
-    (tmp_path / "python").write_text('#!/bin/sh\necho "$SRUN_CPUS_PER_TASK cores"\n')
-    (tmp_path / "python").chmod(0o755)
-    done, _ = submitted(script, python=str(tmp_path / "python"), **array(0, 0, 1))
-    assert done.stdout == "8 cores\n"
 
 
 @pytest.mark.long
@@ -115,34 +105,21 @@ def test_the_elements_of_an_array_plan_their_shares_of_a_study(submitted):
     assert calls[0].endswith("--shard=1/10")
     done, _ = submitted("slurm_sweep.sh", *words, **array(task=0, first=0, count=26))
     assert done.returncode == cli.WRONG_INPUT
-    assert "n up to 25, the number of searches" in done.stderr
+    assert "25" in done.stderr
 
 
 @pytest.mark.long
 def test_two_hosts_train_one_run(submitted, tmp_path):
-    port = free_port(range(61_440, 65_536))  # from which JAX takes one by the job's number
-    variables = {
-        "SLURM_NTASKS": "2",
-        "SLURM_STEP_NODELIST": "localhost",
-        "SLURM_JOB_ID": str(port - 61_440),
-        "JAX_PLATFORMS": "cpu",
-    }
-    fields = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
-    words = (MINI, f"--workdir={tmp_path / 'run'}", *fields, "--config.budget.fresh_examples=96")
+    # JAX takes a port by the job's number.
+    variables = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "JAX_PLATFORMS": "cpu"}
+    variables["SLURM_STEP_NODELIST"] = "localhost"
+    words = (MINI, f"--workdir={tmp_path / 'run'}", *SMALL, "--config.budget.fresh_examples=96")
     done, _ = submitted("slurm_train.sh", *words, **variables)
     assert done.returncode == cli.OK, done.stderr
     config = records.read_json(tmp_path / "run" / "config.json")
     assert config["config"]["echo"]["streams"] == 2
     assert config["hardware"]["processes"] == 2
     assert records.read_json(tmp_path / "run" / "result.json")["fresh_examples"] == 96
-
-
-def free_port(ports):
-    for port in ports:
-        with socket.socket() as attempt:
-            if attempt.connect_ex(("localhost", port)):
-                return port
-    raise AssertionError("no port is free")
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="the commands of the cluster use flock")
@@ -214,7 +191,6 @@ def test_what_the_image_holds_is_enough_to_train(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    fields = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
-    command = [sys.executable, "train.py", MINI, "--workdir=out", *fields]
+    command = [sys.executable, "train.py", MINI, "--workdir=out", *SMALL]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == cli.OK, done.stderr

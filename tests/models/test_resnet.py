@@ -10,6 +10,8 @@ from models.resnet import Bottleneck, CifarResNet, ResNetBackbone
 from tests.helpers.networks import abstract
 
 MINI = {"depth": 8, "num_classes": 10, "width": 4, "in_channels": 1}
+DETECTOR = {"depth": 34, "stage_strides": (1, 2, 1)}
+SMALL_STEM = {"depth": 50, "width": 8, "stem": "cifar"}
 
 
 @nnx.jit(static_argnames="train")
@@ -23,13 +25,6 @@ def mini(**options):
 
 def images(batch=4):
     return jax.random.normal(jax.random.key(1), (batch, 8, 8, 1))
-
-
-def feature_map_shapes(size, **arguments):
-    backbone = abstract(ResNetBackbone, **arguments)
-    x = jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32)
-    maps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, x)
-    return [feature_map.shape[1:] for feature_map in maps]
 
 
 def test_cifar_stages_halve_the_resolution_and_double_the_channels():
@@ -51,20 +46,15 @@ def test_cifar_stages_halve_the_resolution_and_double_the_channels():
     [
         (224, {"depth": 50}, [(56, 56, 256), (28, 28, 512), (14, 14, 1024), (7, 7, 2048)]),
         (224, {"depth": 34}, [(56, 56, 64), (28, 28, 128), (14, 14, 256), (7, 7, 512)]),
-        (
-            300,
-            {"depth": 34, "stage_strides": (1, 2, 1)},
-            [(75, 75, 64), (38, 38, 128), (38, 38, 256)],
-        ),
-        (
-            32,
-            {"depth": 50, "width": 8, "stem": "cifar"},
-            [(32, 32, 32), (16, 16, 64), (8, 8, 128), (4, 4, 256)],
-        ),
+        (300, DETECTOR, [(75, 75, 64), (38, 38, 128), (38, 38, 256)]),
+        (32, SMALL_STEM, [(32, 32, 32), (16, 16, 64), (8, 8, 128), (4, 4, 256)]),
     ],
 )
 def test_feature_maps_of_each_stage(size, arguments, expected):
-    assert feature_map_shapes(size, **arguments) == expected
+    backbone = abstract(ResNetBackbone, **arguments)
+    x = jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32)
+    maps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, x)
+    assert [feature_map.shape[1:] for feature_map in maps] == expected
 
 
 def test_the_shortcut_of_a_cifar_block_is_the_subsampled_input_with_zero_channels():

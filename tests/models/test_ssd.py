@@ -1,7 +1,5 @@
 """Tests of the detector: feature maps, number and order of the boxes, agreement with ResNet-34."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +8,7 @@ from flax import nnx
 
 from models.resnet import ImageNetResNet
 from models.ssd import SSD, box_shapes, default_boxes, feature_map_sizes
-from tests.helpers.networks import parameter_count
-
-
-@functools.cache
-def abstract(**arguments):
-    """The network's shapes, with nothing computed."""
-    return nnx.eval_shape(lambda: SSD(**arguments, rngs=nnx.Rngs(0)))
+from tests.helpers.networks import abstract, parameter_count
 
 
 def output_shapes(model, batch=2):
@@ -30,7 +22,7 @@ def output_shapes(model, batch=2):
 
 
 def test_feature_maps_and_outputs_at_300_pixels():
-    maps, (offsets, logits) = output_shapes(abstract(num_classes=80, ghost_batch_size=1))
+    maps, (offsets, logits) = output_shapes(abstract(SSD, num_classes=80, ghost_batch_size=1))
     expected = [(38, 256), (19, 512), (10, 512), (5, 256), (3, 256), (1, 256)]
     assert [x.shape for x in maps] == [(2, size, size, channels) for size, channels in expected]
     assert (offsets.shape, logits.shape) == ((2, 8732, 4), (2, 8732, 81))
@@ -39,7 +31,7 @@ def test_feature_maps_and_outputs_at_300_pixels():
 @pytest.mark.long
 @pytest.mark.parametrize("image_size", [32, 64, 96, 160, 250, 300, 321, 512])
 def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
-    model = abstract(num_classes=3, image_size=image_size, width=4)
+    model = abstract(SSD, num_classes=3, image_size=image_size, width=4)
     maps, (offsets, logits) = output_shapes(model)
     assert [x.shape[1] for x in maps] == feature_map_sizes(image_size)
     number = len(default_boxes(image_size))
@@ -49,7 +41,7 @@ def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
 def test_outputs_and_boxes_have_the_same_order():
     """Heads that copy the cell's center and add the box's shape must reproduce the boxes."""
     image_size = 64  # every map but the coarsest divides the image, so centers are (i + 1/2) / size
-    model = nnx.merge(*nnx.split(abstract(num_classes=2, image_size=image_size, width=1)))
+    model = nnx.merge(*nnx.split(abstract(SSD, num_classes=2, image_size=image_size, width=1)))
     maps = []
     for index, (head, size) in enumerate(
         zip(model.box_heads, feature_map_sizes(image_size), strict=True)
@@ -95,14 +87,14 @@ def test_number_of_parameters():
     count = sum((a + 1) * b + (9 * b + 1) * c for a, b, c in extras)
     heads = zip([256, 512, 512, 256, 256, 256], [4, 6, 6, 6, 4, 4], strict=True)
     count += sum((9 * channels + 1) * boxes * (4 + 81) for channels, boxes in heads)
-    model = abstract(num_classes=80)
+    model = abstract(SSD, num_classes=80)
     assert parameter_count(model) == parameter_count(model.backbone) + count
 
 
 def test_backbone_takes_the_weights_of_the_classifier():
-    classifier = nnx.eval_shape(lambda: ImageNetResNet(depth=34, rngs=nnx.Rngs(0)))
-    theirs = {path: v.shape for path, v in nnx.to_flat_state(nnx.state(classifier.backbone))}
-    ours = {
-        path: v.shape for path, v in nnx.to_flat_state(nnx.state(abstract(num_classes=80).backbone))
-    }
+    networks = abstract(ImageNetResNet, depth=34), abstract(SSD, num_classes=80)
+    theirs, ours = (
+        {path: v.shape for path, v in nnx.to_flat_state(nnx.state(network.backbone))}
+        for network in networks
+    )
     assert ours == {path: shape for path, shape in theirs.items() if path[:2] != ("stages", 3)}

@@ -1,4 +1,4 @@
-"""Tests of the Transformer: number of parameters, causality, precision."""
+"""The Transformer: number of parameters, causality, precision."""
 
 import jax
 import jax.numpy as jnp
@@ -7,27 +7,16 @@ import pytest
 from flax import nnx
 
 from models.transformer import Transformer, sinusoidal_positions
-from tests.helpers.networks import parameter_count
+from tests.helpers.networks import abstract, parameter_count
 
-MINI = {
-    "vocab_size": 11,
-    "num_layers": 2,
-    "model_dim": 8,
-    "num_heads": 2,
-    "mlp_dim": 12,
-    "max_length": 6,
-}
+MINI = {"vocab_size": 11, "num_layers": 2, "model_dim": 8, "num_heads": 2, "mlp_dim": 12}
+MINI |= {"max_length": 6}
 TOKENS_BXL = jnp.array([[1, 5, 2, 10, 0, 3], [4, 4, 9, 7, 8, 6]], jnp.int32)
 
 
 @nnx.jit
 def forward(model, tokens):
     return model(tokens)
-
-
-def abstract(**arguments):
-    """The network's shapes, with nothing computed."""
-    return nnx.eval_shape(lambda: Transformer(**arguments, rngs=nnx.Rngs(0)))
 
 
 def expected_count(vocab_size, num_layers, model_dim, mlp_dim, **_):
@@ -46,8 +35,11 @@ def test_number_of_parameters():
     base = {"vocab_size": 32_000, "num_layers": 6, "model_dim": 512, "num_heads": 8}
     base |= {"mlp_dim": 2048, "max_length": 256}
     for sizes in (base, MINI):
-        assert parameter_count(abstract(**sizes)) == expected_count(**sizes)
-    assert abstract(vocab_size=9, max_length=9).layers[5].mlp_in.kernel.shape == (512, 2048)
+        assert parameter_count(abstract(Transformer, **sizes)) == expected_count(**sizes)
+    assert abstract(Transformer, vocab_size=9, max_length=9).layers[5].mlp_in.kernel.shape == (
+        512,
+        2048,
+    )
 
 
 def test_later_tokens_do_not_change_earlier_logits(mini):
@@ -72,7 +64,7 @@ def test_hidden_units_have_no_gradient_from_later_embeddings(mini):
 
 
 def test_bfloat16_stays_near_float32(mini):
-    graphdef = nnx.graphdef(abstract(**MINI, dtype=jnp.bfloat16))
+    graphdef = nnx.graphdef(abstract(Transformer, **MINI, dtype=jnp.bfloat16))
     half = nnx.merge(graphdef, nnx.state(mini), copy=True)
     np.testing.assert_allclose(forward(half, TOKENS_BXL), forward(mini, TOKENS_BXL), atol=0.1)
 

@@ -14,11 +14,6 @@ MINI = {"image_shape": (4, 6, 3), "patch_size": 2, "num_layers": 2, "num_classes
 MINI |= {"model_dim": 8, "num_heads": 2, "mlp_dim": 12}
 
 
-def abstract(**arguments):
-    """The network's shapes, with nothing computed."""
-    return nnx.eval_shape(lambda: VisionTransformer(**arguments, rngs=nnx.Rngs(0)))
-
-
 @pytest.fixture(scope="module")
 def mini():
     return nnx.jit(lambda: VisionTransformer(**MINI, rngs=nnx.Rngs(0)))()

@@ -10,8 +10,6 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from data import sources
-from pipeline import map_datasets
 from workloads import decoding
 
 
@@ -50,16 +48,13 @@ def test_cmyk_palette_and_alpha_become_rgb(data):
     assert mean_difference(decoding.decode(data, 3), with_pillow(data)) < 2
 
 
-def test_progressive_jpegs_and_single_pixels_decode():
+def test_progressive_jpegs_single_pixels_and_arrays_decode():
+    pixels = np.zeros((8, 8, 1), np.uint8)
+    assert decoding.decode(pixels, 1) is pixels
     data = encoded(progressive=True)
     assert mean_difference(decoding.decode(data, 3), with_pillow(data)) == 0
     assert decoding.decode(encoded(size=(1, 1)), 3).shape == (1, 1, 3)
     assert decoding.decode_within(encoded(size=(700, 1)), 96, 3).shape == (1, 96, 3)
-
-
-def test_arrays_pass_through():
-    pixels = np.zeros((8, 8, 1), np.uint8)
-    assert decoding.decode(pixels, 1) is pixels
 
 
 @pytest.mark.parametrize(("side", "shape"), [(1000, (427, 640)), (384, (256, 384)), (64, (43, 64))])
@@ -169,21 +164,6 @@ def test_junk_between_segments_is_skipped_with_a_warning():
     with pytest.warns(RuntimeWarning):
         pixels = decoding.decode(junk, 3)
     np.testing.assert_array_equal(pixels, decoding.decode(JPEG, 3))
-
-
-def test_the_record_that_cannot_be_decoded_is_named():
-    files = [JPEG] * 20
-    files[13] = BAD["truncated"]
-    source = sources.ArraySource(
-        image=np.asarray(files, object), label=np.arange(20), file_name=np.arange(20).astype("S")
-    )
-
-    def decode(records, index_n, copy_n):
-        return {"image": np.stack([decoding.decode(r["image"], 3) for r in records])}
-
-    read = map_datasets.Read(source, seed=0, num_fresh=20, decode=decode)
-    with pytest.raises(map_datasets.RecordError, match="record 13 "):
-        read.stacked_items(range(20))
 
 
 @pytest.mark.parametrize("shape", [(256, 384), (100, 700)])

@@ -170,34 +170,6 @@ def test_a_network_that_finds_nothing_scores_zero():
     assert np.isfinite(list(values.values())).all()
 
 
-def test_average_precision_by_hand(capsys):
-    """Two objects in 100 x 200 pixels: one found, one missed, one false alarm between them."""
-    truth = {
-        "size": np.int32([[100, 200]]),
-        "boxes": np.float32([[[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1], [0, 0, 0, 0]]]),
-        "labels": np.int32([[0, 0, -1]]),
-        "crowd": np.zeros((1, 3), bool),
-        "area": np.float32([[500, 5000, 0]]),  # small, medium
-    }
-    found = {
-        "boxes": np.float32([[[0, 0.5, 0.5, 1], [0, 0, 0.5, 0.5]]]),
-        "labels": np.int32([[0, 0]]),
-        "scores": np.float32([[0.9, 0.8]]),
-    }
-    values = coco_metrics.evaluate(truth, found, num_classes=2)
-    # precision 1/2 up to recall 1/2: 51 of the 101 recall levels
-    assert values["mAP"] == values["AP50"] == pytest.approx(0.5 * 51 / 101)
-    assert values["AR_100"] == pytest.approx(0.5)
-    assert values["AR_1"] == 0
-    assert (values["AR_small"], values["AR_medium"], values["AR_large"]) == (1, 0, -1)
-    assert capsys.readouterr().out == ""
-    # a crowd in the place of the false alarm excuses it
-    truth["boxes"][0, 2], truth["labels"][0, 2], truth["crowd"][0, 2] = [0, 0.5, 0.5, 1], 0, True
-    truth["area"][0, 2] = 5000
-    values = coco_metrics.evaluate(truth, found, num_classes=2)
-    assert values["mAP"] == pytest.approx(51 / 101)
-
-
 @pytest.mark.parametrize(("classes", "objects"), [(1, 20), (3, 30), (80, 4)])
 def test_metrics_are_those_of_pycocotools(classes, objects):
     """Detections near true boxes, with ties, crowds, empty images, and absent classes."""

@@ -30,13 +30,8 @@ def coco_iou(first, second):
 def test_iou_is_that_of_pycocotools():
     first, second = random_boxes(40), random_boxes(50, seed=1)
     np.testing.assert_allclose(boxes.iou(first, second), coco_iou(first, second), atol=1e-5)
-
-
-def test_iou_of_empty_and_distant_boxes_is_zero():
     empty, box = np.float32([[0.5, 0.5, 0.5, 0.5]]), np.float32([[0.6, 0.6, 0.9, 0.9]])
-    assert boxes.iou(empty, empty).item() == 0
-    assert boxes.iou(empty, box).item() == 0
-    assert boxes.iou(box, box - 0.6).item() == 0
+    assert boxes.iou(empty, empty) == boxes.iou(empty, box) == boxes.iou(box, box - 0.6) == 0
 
 
 def test_corners_and_centers_are_each_others_inverse():
@@ -58,39 +53,32 @@ DEFAULTS = np.float32(
 )
 
 
-def matched(truth, valid=None):
-    valid = np.ones(len(truth), bool) if valid is None else np.asarray(valid)
-    return match(np.float32(truth), valid, DEFAULTS).tolist()
+PADDING = [0.0, 0.0, 0.0, 0.0]
+FIRST, SECOND, LAST = [0.0, 0.0, 0.4, 0.4], [0.0, 0.1, 0.4, 0.5], [0.6, 0.6, 0.8, 0.8]
 
 
-def test_every_default_box_that_overlaps_by_half_is_matched():
-    # overlaps 1 and 3/5 with the first two
-    assert matched([[0.0, 0.0, 0.4, 0.4]]) == [0, 0, -1, -1]
+@pytest.mark.parametrize(
+    ("truth", "expected"),
+    [
+        ([FIRST], [0, 0, -1, -1]),  # overlaps 1 and 3/5 with the first two
+        # A box of width w overlaps the second by (w - 0.1) / 0.5.
+        ([[0.0, 0.0, 0.4, 0.36]], [0, 0, -1, -1]),
+        ([[0.0, 0.0, 0.4, 0.34]], [0, -1, -1, -1]),
+        ([LAST], [-1, -1, 0, -1]),  # 1/4, less than half, but no default box overlaps it more
+        ([FIRST, SECOND], [0, 1, -1, -1]),  # each default box takes the one that it overlaps more
+        ([[0.6, 0.6, 0.7, 0.7], LAST], [-1, -1, 1, -1]),  # both have their best overlap with one
+        ([PADDING], [-1] * 4),
+        ([LAST, PADDING], [-1, -1, 0, -1]),
+    ],
+)
+def test_default_boxes_are_matched_where_they_overlap_by_half_or_most(truth, expected):
+    valid = np.asarray([box is not PADDING for box in truth])
+    assert match(np.float32(truth), valid, DEFAULTS).tolist() == expected
 
 
-def test_half_is_enough_and_less_is_not():
-    # A box of width w overlaps the first default box most, and the second by (w - 0.1) / 0.5.
-    assert matched([[0.0, 0.0, 0.4, 0.36]]) == [0, 0, -1, -1]
-    assert matched([[0.0, 0.0, 0.4, 0.34]]) == [0, -1, -1, -1]
+def test_half_is_enough():
     exactly = np.float32([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.5]])
     assert match(exactly[:1], np.ones(1, bool), exactly).tolist() == [0, 0]
-
-
-def test_a_true_box_that_none_overlaps_by_half_gets_the_best():
-    assert matched([[0.6, 0.6, 0.8, 0.8]]) == [-1, -1, 0, -1]  # overlap 1/4
-
-
-def test_of_two_true_boxes_the_one_that_overlaps_more_is_matched():
-    assert matched([[0.0, 0.0, 0.4, 0.4], [0.0, 0.1, 0.4, 0.5]]) == [0, 1, -1, -1]
-
-
-def test_two_true_boxes_with_one_best_default_box_leave_it_to_the_larger_overlap():
-    assert matched([[0.6, 0.6, 0.7, 0.7], [0.6, 0.6, 0.8, 0.8]]) == [-1, -1, 1, -1]
-
-
-def test_padding_and_images_without_boxes_match_nothing():
-    assert matched([[0.0, 0.0, 0.4, 0.4]], [False]) == [-1] * 4
-    assert matched([[0.6, 0.6, 0.8, 0.8], [0, 0, 0, 0]], [True, False]) == [-1, -1, 0, -1]
 
 
 def test_every_true_box_of_a_crowded_image_is_found_by_the_best_default_box():
@@ -100,12 +88,9 @@ def test_every_true_box_of_a_crowded_image_is_found_by_the_best_default_box():
     overlap = coco_iou(truth, corners)
     for place, which in enumerate(found):
         best = overlap[:, place].max()
-        forced = (
-            overlap[which, place] == pytest.approx(overlap[which].max()) if which >= 0 else False
-        )
-        if best >= 0.501:
-            assert which >= 0
-        if which >= 0 and not forced:
+        if which < 0:
+            assert best < 0.501
+        elif overlap[which, place] != pytest.approx(overlap[which].max()):
             assert overlap[which, place] == pytest.approx(best, abs=1e-5)
             assert best >= 0.499
 

@@ -17,6 +17,7 @@ from data.sources import RecordError
 from models.resnet import STAGES, BasicBlock
 from pipeline import build, map_datasets
 from runs import cli, records
+from tests.helpers.networks import parameter_count
 from tests.helpers.runs import SHRUNK, batches_of, echoing
 from training import experiment
 from training.check import check
@@ -90,21 +91,17 @@ def test_random_boxes_are_inceptions(size):
     draw = jax.vmap(lambda key: crops.random_box(key, jnp.asarray(size), 0.08, 4 / 3))
     y, x, h, w = np.asarray(draw(keys)).T
     height, width = size
-    assert (h >= 1).all()
-    assert (w >= 1).all()
-    assert (y >= 0).all()
-    assert (x >= 0).all()
-    assert (y + h <= height).all()
-    assert (x + w <= width).all()
+    assert min(h.min(), w.min()) >= 1
+    assert min(y.min(), x.min()) >= 0
+    assert ((y + h <= height) & (x + w <= width)).all()
     wanted = np.stack(_torchvision_shapes(size, 4000))
     for mine, theirs in (
         (h * w / (height * width), wanted[:, 0] * wanted[:, 1] / (height * width)),
         (w / h, wanted[:, 1] / wanted[:, 0]),
     ):
         for quantile in (0.1, 0.5, 0.9):
-            assert np.quantile(mine, quantile) == pytest.approx(
-                np.quantile(theirs, quantile), abs=0.04
-            )
+            expected = np.quantile(theirs, quantile)
+            assert np.quantile(mine, quantile) == pytest.approx(expected, abs=0.04)
 
 
 def _torchvision_shapes(size, n):
@@ -273,7 +270,7 @@ def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
     monkeypatch.setattr(splits, "open_source", lambda *_, **__: broken)
     monkeypatch.setattr(experiment, "evaluation_batches", lambda *_: [])
     config = mini(**echoing(insertion, 8), budget__fresh_examples=64)
-    with pytest.raises(RecordError, match=r"record 40 .*label.* cannot be decoded: "):
+    with pytest.raises(RecordError, match=r"record 40 .*label"):
         batches_of(config)
 
 
@@ -322,9 +319,7 @@ def test_the_full_model_is_resnet_50_and_classes_follow_the_data_set():
     for classes, parameters in ((1000, 25_557_032), (50, 25_557_032 - 950 * 2049)):
         info = sources.DatasetInfo("imagenet2012", "5.1.0", "", classes, None, 3)
         workload = large_images.LargeImageClassification.from_config(config, info)
-        model = nnx.eval_shape(lambda w=workload: w.model(nnx.Rngs(0)))
-        leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
-        assert sum(leaf.size for leaf in leaves) == parameters
+        assert parameter_count(nnx.eval_shape(workload.model, nnx.Rngs(0))) == parameters
     check(config)
 
 
