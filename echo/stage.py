@@ -94,6 +94,17 @@ class _EchoStage(grain.IterDataset):
         for any number)."""
         return self._store_rows(self.outputs, num_items)
 
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Restricts the stage to a slice of the fresh items, in place. Grain calls this on the copy
+        that each worker of `mp_prefetch` has."""
+        parent: Any = self._parent
+        if isinstance(parent, grain.MapDataset) and not sequential_slice:
+            self._parents = (parent.slice(sl),)
+            return
+        while not hasattr(parent, "set_slice"):
+            parent = parent._parent
+        parent.set_slice(sl, sequential_slice)
+
     def new_store(self, num_items: int | None) -> ItemStore | ArrayStore | PlanStore:
         """An empty store for a pass over `num_items` fresh items (None: unknown)."""
         if self.placement == "device":

@@ -157,12 +157,13 @@ def test_what_is_read_is_as_far_as_the_options_say():
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_workers_of_grain_share_the_fresh_items(read):
+@pytest.mark.parametrize("sequential_slice", [False, True])
+def test_workers_of_grain_share_the_fresh_items(read, sequential_slice):
     examples = grain.MapDataset.source(range(12))
     parent = examples.to_iter_dataset(grain.ReadOptions(0, 0)) if read else examples
     stage = EchoIterDataset(parent, factor=2, shuffle_buffer=3)
     # What IterDataset.mp_prefetch does with processes.
-    shared = drained(grain.experimental.multithread_prefetch(stage, 3, 1))
+    shared = drained(grain.experimental.multithread_prefetch(stage, 3, 1, sequential_slice))
     assert sorted(shared) == [n for n in range(12) for _ in "ab"]
 
 
