@@ -228,7 +228,7 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
     that the curve of no echoing reaches within two thirds of the budget; for the others, two steps
     below the one that a candidate of no echoing reaches."""
     size = problems.PROBLEMS[problem].batch_sizes[0]
-    budget = problems.PROBLEMS[problem].fields["budget.fresh_examples"]
+    budget = problems.PROBLEMS[problem].budget
     names = {e: f"before_augmentation_e{e}_b{size}" for e in MEAN_FACTORS}
     table = archive.curves(RECORDS, f"mean_curves/{problem}")
     runs = {

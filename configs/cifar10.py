@@ -11,11 +11,7 @@ validation, and the search ranges, which follow Shallue et al. (2018). Full size
 accelerator.
 """
 
-from typing import Any
-
-import ml_collections
-
-from configs import base, catalog
+from configs import catalog
 
 # Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -41,8 +37,8 @@ NUMBERS = catalog.Numbers(
     budget=200 * 45_000,
     trials=100,
     searches=5,
-    demo=(100, 5),
-    demo_factors=(2, 4),
+    demo={"trials": 100, "searches": 5},
+    demo_factors=(4,),
     overrides={},
 )
 
@@ -50,18 +46,18 @@ MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
     upstream=1_500,
     budget=12_000,
-    demo=(4, 5),
-    demo_factors=(2, 4),
     # An easy target, and hyperparameters that reach it in about 100 steps: many pairs in minutes.
-    demo_changes={
+    demo={
+        "trials": 4,
+        "searches": 5,
         "overrides": {"target.value": 0.9, "evaluate_every_fresh_examples": 160},
         "space": (
             {"field": "optimizer.learning_rate", "scale": "log", "min": 0.03, "max": 0.3},
             {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.05, "max": 0.3},
         ),
     },
+    demo_factors=(4,),
 )
-
 
 FIELDS = {
     "workload": "cifar10",
@@ -91,17 +87,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.97,
 }
 
-
-def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is '' or 'mini'."""
-    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
-
-
-def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
-    """The hyperparameters that a study searches for each condition."""
-    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
-
-
-def get_studies(variant: str = "") -> catalog.Studies:
-    """The studies by name."""
-    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))
+get_config, get_search_space, get_studies = catalog.workload(
+    {"": FIELDS, "mini": MINI_FIELDS},
+    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
+    {"": NUMBERS, "mini": MINI_NUMBERS},
+)

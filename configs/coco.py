@@ -27,11 +27,7 @@ The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,0
 examples. The mini exercises every stage; it is not meant for comparing detectors.
 """
 
-from typing import Any
-
-import ml_collections
-
-from configs import base, catalog
+from configs import catalog
 
 EXAMPLES = 118_287  # of COCO 2017's training split
 EPOCHS = 100
@@ -59,7 +55,7 @@ NUMBERS = catalog.Numbers(
     budget=EPOCHS * EXAMPLES,
     trials=50,
     searches=5,
-    demo=(50, 5),
+    demo={"trials": 50, "searches": 5},
     overrides={},
 )
 
@@ -67,9 +63,8 @@ MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(16, 32),
     upstream=30,
     budget=16_000,
-    demo=(3, 1),
+    demo={"trials": 3, "searches": 1},
 )
-
 
 FIELDS = {
     "workload": "coco",
@@ -116,17 +111,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.3,
 }
 
-
-def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is '' or 'mini'."""
-    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
-
-
-def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
-    """The hyperparameters that a study searches for each condition."""
-    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
-
-
-def get_studies(variant: str = "") -> catalog.Studies:
-    """The studies by name."""
-    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))
+get_config, get_search_space, get_studies = catalog.workload(
+    {"": FIELDS, "mini": MINI_FIELDS},
+    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
+    {"": NUMBERS, "mini": MINI_NUMBERS},
+)

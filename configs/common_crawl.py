@@ -24,9 +24,7 @@ pieces, and 2 layers of 64. Its validation split has a unigram entropy of 5.0 na
 target of 4.0 after about half its budget.
 """
 
-import ml_collections
-
-from configs import base, lm1b
+from configs import catalog, lm1b
 
 FIELDS = lm1b.FIELDS | {
     "workload": "common_crawl",
@@ -44,13 +42,10 @@ MINI_FIELDS = lm1b.MINI_FIELDS | {
     "target.value": 4.0,
 }
 
-
-def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is '' or 'mini'. Other fields are those of lm1b."""
-    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
-
-
-# Budgets, batch sizes, and buffers count examples, so searches and studies are those of lm1b.
+# Searches, budgets, batch sizes, and buffers are those of lm1b.
 MINI_NUMBERS = lm1b.MINI_NUMBERS
-get_search_space = lm1b.get_search_space
-get_studies = lm1b.get_studies
+get_config, get_search_space, get_studies = catalog.workload(
+    {"": FIELDS, "mini": MINI_FIELDS},
+    {"": lm1b.SEARCH_SPACE, "mini": lm1b.MINI_SEARCH_SPACE},
+    {"": lm1b.NUMBERS, "mini": MINI_NUMBERS},
+)

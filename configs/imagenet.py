@@ -23,11 +23,7 @@ The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its
 35% of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.
 """
 
-from typing import Any
-
-import ml_collections
-
-from configs import base, catalog
+from configs import catalog
 
 # Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -54,7 +50,7 @@ NUMBERS = catalog.Numbers(
     budget=90 * 1_281_167,
     trials=50,
     searches=5,
-    demo=(50, 5),
+    demo={"trials": 50, "searches": 5},
     overrides={},
 )
 
@@ -62,9 +58,8 @@ MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
     upstream=100,
     budget=16_000,
-    demo=(4, 1),
+    demo={"trials": 4, "searches": 1},
 )
-
 
 FIELDS = {
     "workload": "imagenet",
@@ -102,17 +97,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.96,
 }
 
-
-def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is '' or 'mini'."""
-    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
-
-
-def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
-    """The hyperparameters that a study searches for each condition."""
-    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
-
-
-def get_studies(variant: str = "") -> catalog.Studies:
-    """The studies by name."""
-    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))
+get_config, get_search_space, get_studies = catalog.workload(
+    {"": FIELDS, "mini": MINI_FIELDS},
+    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
+    {"": NUMBERS, "mini": MINI_NUMBERS},
+)

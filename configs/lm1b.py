@@ -13,7 +13,7 @@ one pass over the 30 million sentences, 20% of the held-out sentences for valida
 ranges, and the shuffle buffers. The loss depends on the vocabulary, so 3.9 here need not equal the
 paper's 3.9. There is no clipping, weight decay, or dropout.
 
-configs/common_crawl.py, problems.py, and real_data.py start from this file: a change of a default
+configs/common_crawl.py and problems.py start from this file: a change of a default
 here changes theirs.
 
 Without augmentation, echo.insertion=before_augmentation and after_augmentation give the same
@@ -27,11 +27,7 @@ It reaches the target of 3.65 after about half its budget; much longer runs over
 sentences.
 """
 
-from typing import Any
-
-import ml_collections
-
-from configs import base, catalog
+from configs import catalog
 
 # Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -54,7 +50,7 @@ NUMBERS = catalog.Numbers(
     never=0.0,
     trials=100,
     searches=5,
-    demo=(100, 5),
+    demo={"trials": 100, "searches": 5},
     augments=False,
     decays=False,
     overrides={},
@@ -65,11 +61,10 @@ MINI_NUMBERS = catalog.Numbers(
     upstream=100,
     budget=16_000,
     never=0.0,
-    demo=(4, 2),
+    demo={"trials": 4, "searches": 2},
     augments=False,
     decays=False,
 )
-
 
 FIELDS = {
     "workload": "lm1b",
@@ -106,17 +101,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 3.65,
 }
 
-
-def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is '' or 'mini'."""
-    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
-
-
-def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
-    """The hyperparameters that a study searches for each condition."""
-    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
-
-
-def get_studies(variant: str = "") -> catalog.Studies:
-    """The studies by name."""
-    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))
+get_config, get_search_space, get_studies = catalog.workload(
+    {"": FIELDS, "mini": MINI_FIELDS},
+    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
+    {"": NUMBERS, "mini": MINI_NUMBERS},
+)

@@ -18,11 +18,12 @@ the protocol.
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 
-from configs import catalog, cifar10, coco, common_crawl, lm1b
+from configs import base, catalog, cifar10, coco, common_crawl, lm1b
 
 _RATE_AND_MOMENTUM = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.003, "max": 3.0},
@@ -41,33 +42,45 @@ class Problem:
 
     Attributes:
         workload: the module whose mini it starts from.
-        fields: fields that differ from the mini.
+        target: the value at which a run stops.
+        budget: fresh examples per trial.
+        fields: other fields that differ from the mini.
         space: axes of its searches.
         batch_sizes: the two batch sizes that the grid compares.
         factors: echo factors before augmentation, besides 1.
         trials: trials of each search that must not diverge.
+        pairs: matched seeds with which a condition is confirmed.
         augments: whether examples are augmented; if not, the first two insertion points are equal.
-        buffers: sizes that the study of shuffling compares, if they differ from the mini's.
+        buffers: sizes that the study of shuffling compares.
     """
 
     workload: Any
-    fields: dict[str, Any]
-    space: tuple[dict[str, Any], ...]
+    target: float
+    budget: int
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    space: tuple[dict[str, Any], ...] = _DECAYING
     batch_sizes: tuple[int, int] = (32, 64)
     factors: tuple[int, ...] = (2, 4, 16)
     trials: int = 8
+    pairs: int = 64
     augments: bool = True
-    buffers: tuple[int, ...] = ()
+    buffers: tuple[int, ...] = (0, 64, 256, 1024)
 
     @property
-    def pairs(self) -> int:
-        """Matched seeds with which a condition is confirmed."""
-        return TEXT_PAIRS if self.workload in (lm1b, common_crawl) else PAIRS
+    def numbers(self) -> catalog.Numbers:
+        """The numbers of its studies."""
+        return dataclasses.replace(
+            self.workload.MINI_NUMBERS,
+            batch_sizes=self.batch_sizes,
+            trials=self.trials,
+            searches=SEARCHES,
+            augments=self.augments,
+            buffers=self.buffers,
+        )
 
 
 COMMON_CADENCE = "common_cadence_"  # and a problem: its packed records
 SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90%
-PAIRS, TEXT_PAIRS = 64, 20  # of matched seeds, with which a condition is confirmed
 EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of the budget to 5%
 
 # The best hyperparameters of each condition of a finished grid, by problem, and of a finished
@@ -75,27 +88,20 @@ EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of t
 # `python -m benchmarks.evidence --winners`.
 WINNERS = pathlib.Path(__file__).parents[1] / "results/grid/winners.json"
 
+_TRANSFORMER = {"model.dim": 32, "model.heads": 2, "model.mlp_dim": 128}
+
 PROBLEMS = {
-    "digits": Problem(
-        cifar10,
-        {"target.value": 0.975, "budget.fresh_examples": 12_000},
-        _DECAYING,
-        factors=(2, 4, 8, 16),
-        trials=12,
-    ),
+    "digits": Problem(cifar10, 0.975, 12_000, factors=(2, 4, 8, 16), trials=12),
     "mnist": Problem(
         cifar10,
-        {
-            "dataset.name": "mnist_5k",
-            "model.width": 4,
-            "augmentation.pad": 2,
-            "target.value": 0.785,
-            "budget.fresh_examples": 6_000,
-        },
-        _DECAYING,
+        0.785,
+        6_000,
+        {"dataset.name": "mnist_5k", "model.width": 4, "augmentation.pad": 2},
     ),
     "photographs": Problem(
         cifar10,
+        0.35,
+        12_000,
         {
             "dataset.name": "cifar10_jpeg",
             "dataset.train_split": "train[:45000]",
@@ -103,13 +109,12 @@ PROBLEMS = {
             "model.width": 4,
             "augmentation.pad": 4,
             "augmentation.flip": True,
-            "target.value": 0.35,
-            "budget.fresh_examples": 12_000,
         },
-        _DECAYING,
     ),
     "cells": Problem(
         coco,
+        0.225,
+        3_000,
         {
             "dataset.name": "bccd",
             "dataset.max_boxes": 40,
@@ -118,8 +123,6 @@ PROBLEMS = {
             "augmentation.flip": True,
             "model.width": 8,
             "optimizer.schedule.name": "constant",
-            "target.value": 0.225,
-            "budget.fresh_examples": 3_000,
         },
         coco.MINI_SEARCH_SPACE[:2],
         batch_sizes=(16, 32),
@@ -128,44 +131,33 @@ PROBLEMS = {
     ),
     "sentences": Problem(
         lm1b,
-        {
+        4.6,
+        8_000,
+        _TRANSFORMER
+        | {
             "dataset.name": "lm_books",
             "dataset.validation_split": "test[:15%]",
             "dataset.sequence_length": 32,
-            "model.dim": 32,
-            "model.heads": 2,
-            "model.mlp_dim": 128,
-            "target.value": 4.6,
-            "budget.fresh_examples": 8_000,
         },
         _RATE_AND_MOMENTUM,
+        pairs=20,
         augments=False,
     ),
     "documents": Problem(
         common_crawl,
-        {
-            "dataset.name": "lm_docs",
-            "dataset.sequence_length": 128,
-            "model.dim": 32,
-            "model.heads": 2,
-            "model.mlp_dim": 128,
-            "target.value": 4.45,
-            "budget.fresh_examples": 4_000,
-        },
+        4.45,
+        4_000,
+        _TRANSFORMER | {"dataset.name": "lm_docs", "dataset.sequence_length": 128},
         _RATE_AND_MOMENTUM,
         batch_sizes=(16, 32),
+        pairs=20,
         augments=False,
     ),
     "logistic": Problem(
         cifar10,
-        {
-            "dataset.name": "mnist_5k",
-            "model.depth": 0,
-            "augmentation.pad": 0,
-            "target.value": 0.875,
-            "budget.fresh_examples": 12_000,
-        },
-        _DECAYING,
+        0.875,
+        12_000,
+        {"dataset.name": "mnist_5k", "model.depth": 0, "augmentation.pad": 0},
         factors=(2, 4, 8, 16),
         trials=16,
         augments=False,
@@ -175,124 +167,160 @@ PROBLEMS = {
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration of a problem."""
-    problem = _problem(variant)
+    problem = base.choose(PROBLEMS, variant)
     config = problem.workload.get_config("mini")
-    fields = problem.fields | {
+    fields = {
+        "target.value": problem.target,
+        "budget.fresh_examples": problem.budget,
         "batch_size": problem.batch_sizes[0],
-        "evaluate_every_fresh_examples": problem.fields["budget.fresh_examples"] // EVALUATIONS,
+        "evaluate_every_fresh_examples": problem.budget // EVALUATIONS,
         "checkpoint_every_fresh_examples": 0,  # trials take seconds and can start over
         "dataset.test_split": "",
         "gradient_statistics_every_steps": 100,
     }
-    config.update_from_flattened_dict(fields)
+    config.update_from_flattened_dict(dict(problem.fields) | fields)
     return config
 
 
 def get_search_space(variant: str = ""):
     """The axes that a study searches for each condition."""
-    return _problem(variant).space
+    return base.choose(PROBLEMS, variant).space
 
 
-def get_studies(variant: str = ""):
+def get_studies(variant: str = "") -> catalog.Studies:
     """`grid`, the `pilot` that determines its target, the studies of figures 7 to 9, of controls,
     of equally many evaluations, and of open questions; for each finished grid and `common_cadence`
     the `confirmation`; and with lm1b AdamW at two batch sizes."""
-    problem = _problem(variant)
-    numbers = dataclasses.replace(
-        problem.workload.MINI_NUMBERS,
-        batch_sizes=problem.batch_sizes,
-        trials=problem.trials,
-        searches=SEARCHES,
-        augments=problem.augments,
-        buffers=problem.buffers or problem.workload.MINI_NUMBERS.buffers,
-    )
-    winners = json.loads(WINNERS.read_text()) if WINNERS.exists() else {}
-    studies = catalog.registered(numbers, problem.factors, problem.pairs, winners.get(variant, {}))
+    problem = base.choose(PROBLEMS, variant)
+    numbers, sizes, budget = problem.numbers, problem.batch_sizes, problem.budget
+    first, insertions = f"b{sizes[0]}", numbers.insertions
+    grid = {
+        "about": "Every echo factor at two batch sizes, and every insertion point at e = 2.",
+        "conditions": numbers.grid(sizes, insertions[:1], problem.factors)
+        | numbers.grid(sizes[:1], insertions[1:], (2,)),
+        "baseline": f"baseline_{first}",
+    }
+    compared = ("baseline", *(f"before_augmentation_e{e}" for e in (2, 4, 16)))
+    every = {"evaluate_every_fresh_examples": budget // EVALUATIONS}
+    common_cadence = grid | {
+        "about": "e = 2, 4, and 16, evaluated as often per fresh example as no echoing: how much "
+        "of the gain in `grid` is due to more evaluations, each of which may reach the target?",
+        "conditions": {
+            f"{name}_{first}": grid["conditions"][f"{name}_{first}"] | every for name in compared
+        },
+    }
+    studies = {
+        "grid": grid,
+        "pilot": {
+            "about": "The best value of the baseline over the budget, with separate seeds; it "
+            "determines the target of `grid`.",
+            "conditions": numbers.grid(sizes, (), ()),
+            "baseline": f"baseline_{first}",
+            "overrides": {"target.value": numbers.never, "seed.data": 1000, "seed.model": 10**7},
+            "score": "best_value",
+            "searches": 1,
+        },
+        "fractions": {
+            "about": "Factors between the grid's: e = 1.5 and 3 beside 2 and 4.",
+            "conditions": catalog.BASELINE | numbers.before(1.5, 2, 3, 4),
+        },
+        "weight_decay": {
+            "about": "Does weight decay make a large factor better than it makes no echoing?",
+            "conditions": _with_decay(catalog.BASELINE | numbers.before(16), (0.0, 1e-3, 1e-2)),
+            "baseline": "baseline_decay_0",
+        },
+        "controls": catalog.of(numbers)["controls"],
+        "common_cadence": common_cadence,
+    }
     # At the larger batch size the target may be out of reach without echoing: figure 7 halves the
     # first.
-    half = numbers.batch_size // 2
-    halved = dataclasses.replace(numbers, batch_sizes=(numbers.batch_size, half))
-    studies |= {name: catalog.of(halved)[name] for name in ("batch_size", "shuffle", "quality")}
+    half = sizes[0] // 2
+    halved = catalog.of(dataclasses.replace(numbers, batch_sizes=(sizes[0], half)))
+    studies |= {name: halved[name] for name in ("batch_size", "shuffle", "quality")}
     if problem.workload.get_config("mini").model.ghost_batch_size > half:
         # Both batch sizes normalize over equally many examples.
         studies["batch_size"]["overrides"]["model.ghost_batch_size"] = half
-    studies["controls"] = catalog.of(numbers)["controls"]
-    studies["common_cadence"] = _common_cadence(problem, studies["grid"])
-    if seldom := winners.get(COMMON_CADENCE + variant):
-        confirmed = catalog.confirmation_of(studies["common_cadence"], problem.pairs, seldom)
+    winners = json.loads(WINNERS.read_text()) if WINNERS.exists() else {}
+    if own := winners.get(variant):
+        studies["confirmation"] = _confirmation(grid, problem.pairs, own)
+        if f"before_augmentation_e16_{first}" in own:
+            studies["weight_decay_of_winners"] = _decay_of_winners(studies["confirmation"], first)
+    if own := winners.get(COMMON_CADENCE + variant):
+        confirmed = _confirmation(common_cadence, problem.pairs, own)
         studies["confirmation_common_cadence"] = confirmed | {
             "about": "Each condition of `common_cadence` at its best hyperparameters, beside no "
             "echoing at its own, with the matched seeds of `confirmation`."
         }
     if problem.workload is lm1b:
         studies |= _adamw(catalog.of(numbers)["optimizer"])
-    return studies
+    return numbers.completed(studies)
 
 
-def _common_cadence(problem: Problem, grid: dict[str, Any]) -> dict[str, Any]:
-    """The grid's factors at the first batch size. The grid evaluates their trials e times as
-    often."""
-    size, budget = problem.batch_sizes[0], problem.fields["budget.fresh_examples"]
-    factors = [f"before_augmentation_e{e}_b{size}" for e in (2, 4, 16)]
-    every = {"evaluate_every_fresh_examples": budget // EVALUATIONS}
-    return grid | {
-        "about": "e = 2, 4, and 16, evaluated as often per fresh example as no echoing: how much "
-        "of the gain in `grid` is due to more evaluations, each of which may reach the target?",
-        "conditions": {
-            name: grid["conditions"][name] | every for name in (grid["baseline"], *factors)
-        },
+def _with_decay(conditions: catalog.Conditions, decays: tuple[float, ...]) -> catalog.Conditions:
+    return {
+        f"{name}_decay_{decay:g}": overrides | {"optimizer.weight_decay": decay}
+        for name, overrides in conditions.items()
+        for decay in decays
     }
 
 
-# One budget of fresh examples for both batch sizes: 1,000 steps of 32, or 125 of 256.
-_ADAMW = {
-    "optimizer.momentum": 0.9,
-    "optimizer.beta2": 0.98,
-    "budget.fresh_examples": 32_000,
-    "evaluate_every_fresh_examples": 32_000 // EVALUATIONS,
-}
-_ADAMW_TARGETS = {32: 4.1, 256: 4.6}  # by batch size; losses in nats, from the pilots
-_ADAMW_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 2e-3, "max": 0.1},
-    catalog.HORIZON | {"min": 1 / 8},
-)
-_ADAMW_PILOT = {
-    "conditions": catalog.BASELINE,
-    "space": ({**_ADAMW_SPACE[0], "min": 1e-4, "max": 3e-2}, catalog.HORIZON),
-    "score": "best_value",
-    "trials": 12,
-    "searches": 1,
-}
+def _confirmation(
+    study: dict[str, Any], pairs: int, winners: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The conditions of a study at their winners (hyperparameters by condition), with new matched
+    seeds; those that have winners, as no echoing at their batch size must have."""
+    return study | {
+        "about": "Each condition of the grid at its best hyperparameters, beside no echoing at its "
+        "own, with new matched seeds: search k is pair k.",
+        "conditions": {
+            name: overrides | dict(winners[name])
+            for name, overrides in study["conditions"].items()
+            if name in winners and f"baseline_b{overrides['batch_size']}" in winners
+        },
+        "overrides": {"seed.data": 10_000, "seed.model": 20_000_000},
+        "space": (),
+        "trials": 1,
+        "searches": pairs,
+    }
 
 
-def _adamw(catalogued: dict[str, Any]) -> catalog.Studies:
-    """The catalog's study of AdamW at two batch sizes: two conditions, two axes, more searches;
-    and the pilots that determine their targets."""
-    echoed = {"before_augmentation_e2": catalog.echo("before_augmentation", 2, 1024)}
-    studies = {}
-    for size, target in _ADAMW_TARGETS.items():
-        overrides = catalogued["overrides"] | _ADAMW | {"batch_size": size}
-        studies[f"optimizer_b{size}"] = catalogued | {
-            "conditions": catalog.BASELINE | echoed,
-            "overrides": overrides | {"target.value": target},
-            "space": _ADAMW_SPACE,
-            "trials": 6,
-            "searches": 8,
-        }
-        seeds = {"target.value": 0.0, "seed.data": 1000, "seed.model": 10**7}
-        studies[f"optimizer_pilot_b{size}"] = (
-            catalogued
-            | _ADAMW_PILOT
-            | {
-                "about": "The best value of AdamW without echoing over the budget, with separate "
-                f"seeds; it determines the target of optimizer_b{size}.",
-                "overrides": overrides | seeds,
-            }
-        )
-    return studies
+def _decay_of_winners(confirmation: dict[str, Any], size: str) -> dict[str, Any]:
+    none = confirmation["conditions"][f"baseline_{size}"]
+    large = confirmation["conditions"][f"before_augmentation_e16_{size}"]
+    echoed = {field: value for field, value in large.items() if field.startswith("echo.")}
+    settings = {"baseline": none, "e16": large, "e16_untuned": none | echoed}
+    return confirmation | {
+        "about": "Does weight decay make a large factor better than it makes no echoing? At the "
+        "best hyperparameters of each without it, and, for the factor, at those of no echoing.",
+        "conditions": _with_decay(settings, (0.0, 1e-4, 1e-3, 1e-2)),
+        "baseline": "baseline_decay_0",
+        "searches": 12,
+    }
 
 
-def _problem(variant: str) -> Problem:
-    if variant not in PROBLEMS:
-        raise ValueError(f"no variant {variant!r}; allowed: {', '.join(PROBLEMS)}")
-    return PROBLEMS[variant]
+def _adamw(study: dict[str, Any]) -> catalog.Studies:
+    """The catalog's study of AdamW at two batch sizes, whose targets are losses in nats from
+    pilots: two conditions, two axes, more searches. Both have one budget: 1,000 steps of 32, or
+    125 of 256."""
+    fields = {
+        "optimizer.momentum": 0.9,
+        "optimizer.beta2": 0.98,
+        "budget.fresh_examples": 32_000,
+        "evaluate_every_fresh_examples": 32_000 // EVALUATIONS,
+    }
+    own = {
+        "conditions": catalog.BASELINE
+        | {"before_augmentation_e2": catalog.echo("before_augmentation", 2, 1024)},
+        "space": (
+            {"field": "optimizer.learning_rate", "scale": "log", "min": 2e-3, "max": 0.1},
+            catalog.HORIZON | {"min": 1 / 8},
+        ),
+        "trials": 6,
+        "searches": 8,
+    }
+    return {
+        f"optimizer_b{size}": study
+        | own
+        | {"overrides": study["overrides"] | fields | {"batch_size": size, "target.value": target}}
+        for size, target in ((32, 4.1), (256, 4.6))
+    }

@@ -19,11 +19,7 @@ at 100 TFLOP/s.
 The mini's crops of 24 pixels are 36 patches. It reaches 0.85 after about 60% of its budget.
 """
 
-from typing import Any
-
-import ml_collections
-
-from configs import base, catalog, imagenet
+from configs import catalog, imagenet
 
 # Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -38,7 +34,6 @@ MINI_SEARCH_SPACE = (
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
     catalog.HORIZON,
 )
-
 
 NETWORK = {
     "model.name": "vit",
@@ -67,18 +62,9 @@ SMALL_NETWORK = NETWORK | {
     "target.value": 0.85,
 }
 
-
-def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is '' or 'mini'. Other fields are those of imagenet."""
-    config = imagenet.get_config(variant)
-    config.update_from_flattened_dict(SMALL_NETWORK if variant else NETWORK)
-    return config
-
-
-def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
-    """The hyperparameters that a study searches for each condition."""
-    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
-
-
-# Budgets, batch sizes, and buffers count examples, so studies are those of imagenet.
-get_studies = imagenet.get_studies
+# Data, budgets, batch sizes, and buffers are those of imagenet.
+get_config, get_search_space, get_studies = catalog.workload(
+    {"": imagenet.FIELDS | NETWORK, "mini": imagenet.MINI_FIELDS | SMALL_NETWORK},
+    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
+    {"": imagenet.NUMBERS, "mini": imagenet.MINI_NUMBERS},
+)

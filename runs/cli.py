@@ -261,7 +261,7 @@ def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
             if hasattr(module, "get_config"):
                 return module, variant
     paths = sorted((ROOT / "configs").glob("*.py"))
-    shipped = (f"configs/{path.name}" for path in paths if "get_config(v" in path.read_text())
+    shipped = (name for path in paths if (name := f"configs/{path.name}") in path.read_text())
     raise InputError(
         f"--config={abbreviated(name)} is not a readable configuration file; give one of "
         f"{', '.join(shipped)}, or your own Python file with get_config()"
