@@ -1,1 +1,12 @@
-"""Where examples come from: data sets as random-access sources of raw records."""
+"""Where examples come from: data sets as random-access sources of raw records.
+
+splits.py       start here: opens the splits that config.dataset names
+sources.py      what a source is, and what is known of a data set
+tfds.py         data sets that TFDS has prepared: cifar10, imagenet2012, ...
+packaged.py     data sets that ship with packages: digits, mnist_5k, ...
+paths.py        own data, KIND:PATH, each kind in its file: folder.py, npz.py, text_files.py,
+                huggingface.py; what they share is in path_data.py, buckets in storage.py
+tokens.py       text as tokens, with a vocabulary.py, which cache.py keeps
+throttle.py     input made slow on purpose
+convert.py      a command: own data as TFDS array_record
+"""

@@ -10,20 +10,25 @@ from data.sources import SourceError, reason
 from runs import cli, records
 
 
-def file_name(stem: str, suffix: str, settings: dict[str, Any]) -> str:
-    """A file name that contains a hash of everything that the content depends on."""
-    encoded = json.dumps(settings, sort_keys=True).encode()
-    return f"{stem}-{hashlib.sha256(encoded).hexdigest()[:12]}{suffix}"
-
-
-def cached(path: pathlib.Path, make: Callable[[], bytes]) -> bytes:
-    """The content of `path`; `make` computes it if the file does not exist.
+def cached(
+    directory: pathlib.Path | None, name: str, settings: dict[str, Any], make: Callable[[], bytes]
+) -> bytes:
+    """What `make` computes, kept in a file of `directory`; None keeps nothing.
 
     Processes that compute it at the same time compute the same; each file appears whole.
+
+    Args:
+        name: the file's name; a hash of `settings` is added to it.
+        settings: everything that the content depends on.
 
     Raises:
         SourceError: the file is damaged, or the directory is not writable.
     """
+    if directory is None:
+        return make()
+    hashed = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    file = pathlib.PurePath(name)
+    path = directory / f"{file.stem}-{hashed}{file.suffix}"
     try:
         if not path.exists():
             content = make()

@@ -27,12 +27,12 @@ from PIL import Image
 from configs.base import is_own_data
 from data import paths
 from data.path_data import PathData, Settings, main_split
-from data.sources import FileSource, RecordError, Source, SourceError, reason
+from data.sources import FileSource, RecordError, Source, reason
 from runs import cli
 
 
-def convert(settings: Settings, directory: pathlib.Path, name: str) -> dict[str, int]:
-    """Writes all splits of a data set to `directory`/`name`; returns their numbers of records.
+def convert(settings: Settings, target: pathlib.Path) -> dict[str, int]:
+    """Writes all splits of a data set to `target`; returns their numbers of records.
 
     Raises:
         InputError: the data cannot be used, or there is a data set of this name already.
@@ -40,8 +40,8 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> dict[str,
     """
     import tensorflow_datasets as tfds
 
-    if (directory / name / "1.0.0").exists():
-        raise SourceError(f"{directory / name / '1.0.0'} exists; give another name")
+    if (target / "1.0.0").exists():
+        raise cli.InputError(f"{target / '1.0.0'} exists; give another name")
     opened = paths.open_all("", settings)
     sources = {
         split: FileSource(split, [(rows(), range(len(rows())))])
@@ -64,24 +64,12 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> dict[str,
         def _split_generators(self, dl_manager: Any) -> Any:
             return {split: self._generate_examples(source) for split, source in sources.items()}
 
-        def _generate_examples(self, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
-            for number in range(len(source)):
-                record = source[number]
-                try:
-                    described = {field: record[field] for field in features}
-                    if isinstance(described.get("image"), np.ndarray):
-                        described["image"] = _png(described["image"])
-                    features.encode_example(described)
-                except Exception as error:  # features raise many types, and quote the record
-                    raise RecordError(
-                        f"{source.where(number)} cannot be converted: {reason(error)}; fix it, or "
-                        "remove it"
-                    ) from error
-                yield number, described
+        def _generate_examples(self, source: Source) -> Any:
+            return _examples(source, features)
 
-    Copy.name = name
+    Copy.name = target.name
     with tempfile.TemporaryDirectory() as nothing:  # TFDS makes a directory for downloads
-        copy = Copy(data_dir=directory, file_format="array_record")
+        copy = Copy(data_dir=target.parent, file_format="array_record")
         copy.download_and_prepare(download_dir=nothing)
     return {split: len(source) for split, source in sources.items()}
 
@@ -92,27 +80,40 @@ def _features(opened: PathData, record: dict[str, Any]) -> Any:
 
     features, info = tfds.features, opened.info
     label = {"names": list(opened.classes)} if opened.classes else {"num_classes": info.num_classes}
-    described: dict[str, Any] = {
+    of_object = {
+        "bbox": features.Tensor(shape=(4,), dtype=np.float32),  # unlike BBoxFeature, unchecked
+        "label": features.ClassLabel(**label),
+        "area": features.Scalar(np.float32),
+        "is_crowd": features.Scalar(np.bool_),
+    }
+    described = {
         "image": features.Image(shape=info.image_shape or (None, None, info.channels)),
         "label": features.ClassLabel(**label),
         "file_name": features.Text(),
         "text": features.Text(),
+        "objects": features.Sequence(of_object),
     }
-    if info.has_boxes:
-        of_object: dict[str, Any] = {
-            "bbox": features.Tensor(shape=(4,), dtype=np.float32),  # unlike BBoxFeature, unchecked
-            "label": features.ClassLabel(**label),
-            "area": features.Scalar(np.float32),
-            "is_crowd": features.Scalar(np.bool_),
-        }
-        present = {name: of_object[name] for name in record["objects"]}
-        described["objects"] = features.Sequence(present)
     return features.FeaturesDict({field: described[field] for field in record})
 
 
+def _examples(source: Source, features: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The numbered records of a split, checked to fit their description."""
+    for number in range(len(source)):
+        record = source[number]
+        try:
+            if isinstance(record.get("image"), np.ndarray):
+                record = record | {"image": _png(record["image"])}
+            features.encode_example(record)
+        except Exception as error:  # features raise many types, and quote the record
+            raise RecordError(
+                f"{source.where(number)} cannot be converted: {reason(error)}; fix or remove it"
+            ) from error
+        yield number, record
+
+
 def _png(image_HxWxC: np.ndarray) -> bytes:
-    file = io.BytesIO()
     gray = image_HxWxC.shape[-1] == 1
+    file = io.BytesIO()
     Image.fromarray(image_HxWxC[..., 0] if gray else image_HxWxC).save(file, "PNG")
     return file.getvalue()
 
@@ -126,14 +127,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--text", choices=kinds, default=kinds[0], help="per line, or per file")
     parser.add_argument("--cache-dir", default="", help="for copies of files in buckets")
     arguments = parser.parse_args(argv)
-    settings = Settings(arguments.source, arguments.text, arguments.cache_dir)
     target = cli.expanded(arguments.target)
-    if not is_own_data(settings.name):
-        raise cli.InputError(f"SOURCE is {settings.name!r}; allowed: {paths.names_of('PATH')}")
+    if not is_own_data(arguments.source):
+        raise cli.InputError(f"SOURCE is {arguments.source!r}; allowed: {paths.names_of('PATH')}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", target.name):
         raise cli.InputError(f"NAME is {target.name!r}; allowed: small letters, digits, and _")
     try:
-        written = convert(settings, target.parent, target.name)
+        written = convert(Settings(arguments.source, arguments.text, arguments.cache_dir), target)
     except RecordError as error:
         raise cli.InputError(str(error)) from error
     shown = ", ".join(f"{split} {number:,}" for split, number in written.items())

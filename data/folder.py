@@ -4,8 +4,9 @@
     PATH/train/CLASS/*.jpg, PATH/val/...    the splits that PATH's folders name
 
 Classes are the names of the folders in sorted order, over all splits. Images may lie in folders
-within a class. Next to train/, a folder that is called neither validation nor test is a split only
-if its folders are classes of train/; others, such as masks/train/, are ignored.
+within a class. Training/, TRAIN/, and so on are splits, too. Next to train/, a folder that is
+called neither validation nor test is a split only if its folders are classes of train/; others,
+such as masks/train/, are ignored.
 
 Each folder of a class must have an image, as for ImageFolder: the numbers of the classes after one
 without images would silently change.
@@ -13,7 +14,6 @@ without images would silently change.
 
 import collections
 import functools
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,6 +24,7 @@ from data.path_data import (
     canonical_split,
     image_properties,
     shuffled_order,
+    split_named,
 )
 from data.sources import DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree
@@ -46,7 +47,13 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         RecordError: one of the first images cannot be read.
     """
     images = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
-    by_split = any(re.match(r"train/[^/]+/", name) for name in images)
+    nested = {name.split("/")[0] for name in images if name.count("/") > 1}
+    by_split = any(canonical_split(folder) == "train" for folder in nested)
+    if not by_split and (splits := sorted(filter(split_named, nested))):
+        raise SourceError(
+            f"{tree.root}/{splits[0]} is named like a split, but there is no folder train; rename "
+            "the folders to train, validation, and test, or that one if it is a class"
+        )
     places = _places(images, by_split)
     of_train = set(places["train"].values())
     places = {

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import importlib
 import io
-import itertools
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from data.path_data import (
+    FIELDS,
     PathData,
     Settings,
     by_split,
@@ -30,20 +30,6 @@ from data.path_data import (
 from data.sources import DatasetInfo, Records, SourceError, reason
 from data.storage import Tree, is_url
 
-# Columns by their usual names, and other names that data sets on the Hub have.
-_COLUMNS = {
-    "image": ("image", "img"),
-    "label": ("label", "labels"),
-    "objects": ("objects",),
-    "text": ("text",),
-}
-_OBJECT_COLUMNS = {
-    "bbox": ("bbox",),
-    "label": ("category", "label", "categories", "labels", "category_id"),
-    "area": ("area",),
-    "is_crowd": ("is_crowd", "iscrowd"),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
@@ -53,13 +39,11 @@ class _Table:
         shown: its name in messages.
         rows: a datasets.Dataset.
         columns: the name of the column of each field.
-        names: the given names of the fields of objects.
     """
 
     shown: str
     rows: Any
     columns: dict[str, str]
-    names: dict[str, str]
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         records = []
@@ -68,9 +52,14 @@ class _Table:
             if isinstance(record.get("image"), dict):
                 record["image"] = record["image"]["bytes"]
             if "objects" in record:
-                record["objects"] = _objects(record["objects"], self.names, record["image"])
+                record["objects"] = _objects(record["objects"], record["image"])
             records.append(record)
         return records
+
+    def records(self) -> Records:
+        number = len(self.rows)
+        order = range(number) if "text" in self.columns else shuffled_order(number)
+        return Records(order, self.read, lambda row: f"{self.shown}, row {row}")
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -86,25 +75,19 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         split: functools.cache(functools.partial(_table, tree, names, settings))
         for split, names in files.items()
     }
-    splits = {split: functools.partial(_records, table) for split, table in tables.items()}
+    splits = {split: lambda table=table: table().records() for split, table in tables.items()}
     main = tables[main_split(tables)]()
     used = [name for names in files.values() for name in names]
     info = DatasetInfo(settings.name, "datasets", tree.fingerprint(used))
     if "image" not in main.columns:
         return PathData(splits, info)
-    labeled = "objects" if "objects" in main.columns else "label"
+    has_boxes = "objects" in main.columns
+    labeled = "objects" if has_boxes else "label"
     classes = _class_names(main.rows.features[main.columns[labeled]])
     number = len(classes or ()) or 1 + max(_last_label(rows, labeled) for rows in tables.values())
-    boxes, properties = labeled == "objects", image_properties(_records(lambda: main))
-    info = dataclasses.replace(info, num_classes=number, has_boxes=boxes, **properties)
+    properties = image_properties(main.records())
+    info = dataclasses.replace(info, num_classes=number, has_boxes=has_boxes, **properties)
     return PathData(splits, info, classes)
-
-
-def _records(table: Callable[[], _Table]) -> Records:
-    opened = table()
-    number = len(opened.rows)
-    order = range(number) if "text" in opened.columns else shuffled_order(number)
-    return Records(order, opened.read, lambda row: f"{opened.shown}, row {row}")
 
 
 def _library() -> Any:
@@ -115,18 +98,6 @@ def _library() -> Any:
         raise SourceError(
             "hf:PATH is read with a package that is not installed; pip install datasets"
         ) from error
-
-
-def _last_label(table: Callable[[], _Table], field: str) -> int:
-    """The largest label of a split in its column `field`, label or objects; -1 without labels."""
-    try:
-        opened = table()
-    except SourceError:  # such as a test split that has no labels
-        return -1
-    values = opened.rows[opened.columns[field]]
-    if field == "objects":
-        values = itertools.chain(*(_lists(value, opened.names)["label"] for value in values))
-    return max((value for value in values if value is not None), default=-1)
 
 
 def _files(tree: Tree) -> dict[str, list[str]]:
@@ -155,36 +126,29 @@ def _table(tree: Tree, names: list[str], settings: Settings) -> _Table:
         raise SourceError(f"{tree.path(names[0])} cannot be read: {reason(error)}") from error
     shown = tree.path(names[0]) if len(names) == 1 else f"{tree.path(names[0])} and following"
     columns = _columns(shown, rows.features, settings)
-    names_of_objects = _object_names(rows.features.get(columns.get("objects")))
     rows = rows.select_columns(list(columns.values()))
     for name, feature in rows.features.items():  # the workload decodes images
         if isinstance(feature, datasets.Image):
             rows = rows.cast_column(name, datasets.Image(decode=False))
-    return _Table(shown, rows, columns, names_of_objects)
+    return _Table(shown, rows, columns)
 
 
 def _columns(shown: str, features: Any, settings: Settings) -> dict[str, str]:
-    """The names of the columns to read, by field; `shown` is the name of the split."""
+    """The column of each field: the one given, of its name, or the only one of its type."""
     datasets = _library()
-    columns = {
-        field: name
-        for field, names in _COLUMNS.items()
-        for name in reversed(names)
-        if name in features
-    }
+    columns = {field: field for field in FIELDS if field in features}
     for field, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
-        given = [name for name, feature in features.items() if isinstance(feature, kind)]
-        if len(given) == 1:
-            columns.setdefault(field, given[0])
+        typed = [name for name, feature in features.items() if isinstance(feature, kind)]
+        if len(typed) == 1:
+            columns.setdefault(field, typed[0])
     columns |= settings.columns
     if "label" in settings.columns and "objects" not in settings.columns:
         columns.pop("objects", None)  # else their classes would be counted
-    missing = [name for name in columns.values() if name not in features]
-    if not {"bbox", "label"} <= set(_object_names(features.get(columns.get("objects")))):
+    if not {"bbox", "category"} <= _fields(features.get(columns.get("objects"))):
         columns.pop("objects", None)
     allowed = ({"image", "objects"}, {"image", "label"}, {"text"})
     chosen = next((fields for fields in allowed if fields <= set(columns)), set())
-    if missing or not chosen:
+    if not chosen or not set(columns.values()) <= set(features):
         raise SourceError(
             f"{shown} has the columns {', '.join(features)}, of which {settings.name!r} names no "
             "image with a label or objects, and no text; name them, as in "
@@ -199,52 +163,51 @@ def _columns(shown: str, features: Any, settings: Settings) -> dict[str, str]:
     return {field: name for field, name in columns.items() if field in chosen}
 
 
-def _inner(feature: Any) -> dict[str, Any]:
-    """The features within a list of objects; empty for what is no such list."""
-    while isinstance(feature, list) or hasattr(feature, "feature"):
-        feature = feature[0] if isinstance(feature, list) else feature.feature
-    return feature if isinstance(feature, dict) else {}
+def _fields(feature: Any) -> set[str]:
+    """The fields of each object, by the feature of a list of them."""
+    inner = getattr(feature, "feature", feature)
+    return set(inner) if isinstance(inner, dict) else set()
 
 
 def _class_names(feature: Any) -> tuple[str, ...] | None:
     """The names of the classes in a feature, or within it."""
     if names := getattr(feature, "names", None):
         return tuple(names)
-    inner = [feature.feature] if hasattr(feature, "feature") else _inner(feature).values()
-    return next(filter(None, map(_class_names, inner)), None)
+    inner = feature.values() if isinstance(feature, dict) else [getattr(feature, "feature", None)]
+    return next(filter(None, map(_class_names, filter(None, inner))), None)
 
 
-def _object_names(feature: Any) -> dict[str, str]:
-    """The given names of the usual fields of objects."""
-    given = _inner(feature)
-    return {
-        usual: next(name for name in names if name in given)
-        for usual, names in _OBJECT_COLUMNS.items()
-        if not set(names).isdisjoint(given)
-    }
+def _last_label(table: Callable[[], _Table], field: str) -> int:
+    """The largest label of a split in its column `field`, label or objects; -1 without labels."""
+    try:
+        opened = table()
+    except SourceError:  # such as a test split that has no labels
+        return -1
+    values = opened.rows[opened.columns[field]]
+    if field == "objects":
+        values = [label for value in values for label in _lists(value)["category"]]
+    return max((value for value in values if value is not None), default=-1)
 
 
-def _lists(objects: Any, names: dict[str, str]) -> dict[str, list[Any]]:
-    """Lists by their usual names, from a dict of lists or a list of dicts."""
-    if isinstance(objects, dict):
-        return {usual: objects[given] or [] for usual, given in names.items()}
-    return {usual: [item[given] for item in objects or ()] for usual, given in names.items()}
+def _lists(objects: Any) -> dict[str, list[Any]]:
+    """COCO's fields of each object, None if unknown, from a dict of lists or a list of dicts."""
+    names = ("bbox", "category", "area", "is_crowd")
+    if not isinstance(objects, dict):
+        return {name: [item.get(name) for item in objects or ()] for name in names}
+    return {name: objects.get(name) or [None] * len(objects["bbox"]) for name in names}
 
 
-def _objects(given: Any, names: dict[str, str], image: bytes) -> dict[str, np.ndarray]:
+def _objects(given: Any, image: bytes) -> dict[str, np.ndarray]:
     """The objects in an image with the features of TFDS's `coco/2017`, from COCO's own: boxes
-    (x, y, width, height) in pixels."""
-    lists = _lists(given, names)
+    (x, y, width, height) in pixels. An unknown area is NaN."""
+    lists = _lists(given)
     with Image.open(io.BytesIO(image)) as opened:
         width, height = opened.size
     boxes_Mx4 = np.asarray(lists["bbox"], np.float32).reshape(-1, 4)
     corners_Mx4 = np.concatenate([boxes_Mx4[:, :2], boxes_Mx4[:, :2] + boxes_Mx4[:, 2:]], 1)
-    objects = {
+    return {
         "bbox": corners_Mx4[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32),
-        "label": np.asarray(lists["label"], np.int64),
-    }
-    dtypes = {"area": np.float32, "is_crowd": bool}
-    nothing = [None] * len(boxes_Mx4)  # as numbers NaN, which is no area, and False
-    return objects | {
-        name: np.asarray(lists[name] or nothing, dtypes[name]) for name in dtypes if name in lists
+        "label": np.asarray(lists["category"], np.int64),
+        "area": np.asarray(lists["area"], np.float32),
+        "is_crowd": np.asarray(lists["is_crowd"], bool),
     }

@@ -20,9 +20,12 @@ FIELDS = ("image", "label", "objects", "text")
 
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 
-_WORDS = "(train|validation|valid|val|dev|test)"
-_SPLIT = re.compile(_WORDS, re.I)
-_WITH_SPLIT = re.compile(rf"(?:.*[^a-z0-9])?{_WORDS}(?:[^a-z0-9].*)?", re.I | re.S)
+# Words for splits in names of files and folders, and what configurations call them.
+_WORDS = {
+    **{"train": "train", "training": "train", "test": "test", "testing": "test"},
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+}
+_NAMES_SPLIT = re.compile(rf"(?:.*[^a-z0-9])?({'|'.join(_WORDS)})(?:[^a-z0-9].*)?", re.S)
 SPLITS = ("train", "validation", "test")
 
 
@@ -80,15 +83,16 @@ def split_named(name: str) -> str:
     as in `my_val.txt`. The top folder that is such a word decides, then the name itself, then the
     top folder with such a word.
     """
-    *folders, last = name.split("/")
-    matches = [*map(_SPLIT.fullmatch, folders), *map(_WITH_SPLIT.fullmatch, (last, *folders))]
-    match = next(filter(None, matches), None)
-    return canonical_split(match[1].lower()) if match else ""
+    *folders, last = name.lower().split("/")
+    if words := [folder for folder in folders if folder in _WORDS]:
+        return _WORDS[words[0]]
+    matches = filter(None, map(_NAMES_SPLIT.fullmatch, (last, *folders)))
+    return next((_WORDS[match[1]] for match in matches), "")
 
 
-def canonical_split(name: str) -> str:
-    """A split's name as configurations write it: `validation` for valid, val, and dev."""
-    return "validation" if name in ("valid", "val", "dev") else name
+def canonical_split(folder: str) -> str:
+    """A split's name as configurations write it: `validation` for val/, `train` for Training/."""
+    return _WORDS.get(folder.lower(), folder)
 
 
 def main_split(splits: Collection[str]) -> str:

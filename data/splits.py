@@ -7,7 +7,7 @@ from typing import Any
 import ml_collections
 
 from configs.base import is_own_data
-from data import packaged, paths, text_sources, tfds, throttle
+from data import packaged, paths, tfds, throttle, tokens
 from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError
 
@@ -38,7 +38,7 @@ def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
         dataset = ml_collections.ConfigDict(dataset)
         dataset.train_split, dataset.validation_split = train, validation
         frozen = ml_collections.FrozenConfigDict(dataset)
-        source, held_out, info = text_sources.open_splits(frozen, _open_split)
+        source, held_out, info = tokens.open_splits(frozen, _open_split)
     else:
         source, info = _open_split(dataset, train)
         held_out, _ = _open_split(dataset, validation)

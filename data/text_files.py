@@ -13,7 +13,6 @@ import functools
 import itertools
 import json
 import pathlib
-import re
 
 import numpy as np
 
@@ -25,8 +24,6 @@ _JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".txt", *_JSON_LINES)
 _TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".arrow", ".feather")
 
-# Half of a character in UTF-16, which JSON can hold, but UTF-8 and sentencepiece cannot.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _SCAN_BYTES = 2**24
 _START_BYTES = 2**20  # in which text has no zero byte
 
@@ -51,64 +48,59 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
 
 
 def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
+    """Records {'text': bytes}, one per line that is not empty; of a file of plain text that is a
+    document, the whole."""
     shown = [tree.path(name) for name in names]
     paths = [tree.local(name, settings.cache_dir) for name in names]
-    if settings.text == "documents" and len(set(map(_is_json, paths))) > 1:
-        raise SourceError(
-            f"{tree.root} holds text and JSON Lines; with config.dataset.text=documents, where a "
-            "text file is one document and a JSON Lines file holds many, give one kind"
-        )
+    whole = [settings.text == "documents" and not _is_json(path) for path in paths]
     try:
         for name, path in zip(shown, paths, strict=True):
             with path.open("rb") as file:
                 if b"\0" in file.read(_START_BYTES):
                     raise SourceError(f"{name} is binary, or UTF-16; give text in UTF-8")
-        if settings.text == "documents" and not _is_json(paths[0]):
-            return Records(
-                order=range(len(paths)),
-                read=lambda rows: [{"text": paths[row].read_bytes()} for row in rows],
-                place=shown.__getitem__,
-                key=lambda row: names[row].encode(errors="surrogateescape"),
-            )
-        return _lines(shown, paths, settings.columns.get("text", "text"))
+        starts = [[0] if w else _line_starts(path) for w, path in zip(whole, paths, strict=True)]
     except OSError as error:
         raise SourceError(f"{error.filename} cannot be read ({error.strerror})") from error
-
-
-def _lines(shown: list[str], paths: list[pathlib.Path], column: str) -> Records:
-    """Records {'text': bytes or str}, one per line that is not empty, of text or of JSON Lines,
-    whose objects have the text in a field `column`; `shown` names the files in messages."""
-    starts = [_line_starts(path) for path in paths]
     ends = list(itertools.accumulate(map(len, starts)))
 
     def found(row: int) -> tuple[int, int]:
-        """The file of a line, and the byte where it starts."""
-        file, line = locate(ends, row)
-        return file, int(starts[file][line])
+        """The file of a record, and the byte where it starts."""
+        file, number = locate(ends, row)
+        return file, int(starts[file][number])
 
-    def line(row: int) -> bytes:
+    def content(row: int) -> bytes:
         file, start = found(row)
-        with paths[file].open("rb") as lines:
-            lines.seek(start)
-            content = lines.readline()
-        if not content:
+        with paths[file].open("rb") as opened:
+            opened.seek(start)
+            if whole[file]:
+                return opened.read()
+            line = opened.readline()
+        if not line:
             raise ValueError("the file has become shorter since the run started")
-        return content.rstrip(b"\r\n")
+        return line.rstrip(b"\r\n")
 
-    def text(row: int) -> bytes | str:
-        return _text(line(row), column) if _is_json(paths[found(row)[0]]) else line(row)
+    def text(row: int) -> bytes:
+        if _is_json(paths[found(row)[0]]):
+            return _field(content(row), settings.columns.get("text", "text"))
+        return content(row)
 
     def place(row: int) -> str:
         file, start = found(row)
+        if whole[file]:
+            return shown[file]
         with paths[file].open("rb") as lines:
             before = lines.read(start).count(b"\n")
         return f"{shown[file]}, line {before + 1}"
 
-    return Records(range(ends[-1]), lambda rows: [{"text": text(row)} for row in rows], place, line)
+    def key(row: int) -> bytes:
+        file, _ = found(row)
+        return names[file].encode(errors="surrogateescape") if whole[file] else content(row)
+
+    return Records(range(ends[-1]), lambda rows: [{"text": text(row)} for row in rows], place, key)
 
 
-def _text(line: bytes, column: str) -> bytes | str:
-    """The text in a line of JSON. Bytes that are not UTF-8 are allowed, as in plain text."""
+def _field(line: bytes, column: str) -> bytes:
+    """The text in a line of JSON, which can hold half of a character."""
     record = json.loads(line)
     text = record.get(column) if isinstance(record, dict) else None
     if not isinstance(text, str):
@@ -116,7 +108,7 @@ def _text(line: bytes, column: str) -> bytes | str:
             f"it is no JSON object with a string {column!r}; another field is given as "
             f"files:PATH?text=FIELD: {line[:100]!r}"
         )
-    return text.encode(errors="surrogatepass") if _SURROGATE.search(text) else text
+    return text.encode(errors="surrogatepass")
 
 
 def _is_json(path: pathlib.Path) -> bool:

@@ -1,13 +1,10 @@
 """Data sets that TFDS has prepared as array_record, which has a checksum for each record."""
 
-import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs.base import OWN_DATA
 from data import storage
 from data.sources import (
     DatasetInfo,
@@ -33,34 +30,33 @@ def open_source(
     Raises:
         SourceError: there is no such data set or split, or it was not prepared as array_record.
     """
-    directory, tree = _directory(data_dir), None
+    directory, bucket = _directory(data_dir), None
     if storage.is_url(directory):
-        tree = _described(name, directory, cache_dir)
-        directory = os.fspath(tree.copies(cache_dir))
-
-    def fetch(file: str) -> None:
-        if tree is not None:
-            tree.local(os.path.relpath(file, directory), cache_dir)
-
+        bucket, folder = storage.Tree(directory.rstrip("/"), []), name.partition(":")[0]
+        for file in storage.tree(bucket.path(folder)).names:
+            if ".array_record" not in file:
+                bucket.local(f"{folder}/{file}", cache_dir)
+        directory = os.fspath(bucket.copies(cache_dir))
     prepared = builder(name, directory)
-    return _open_split(prepared, name, split, fetch), _dataset_info(prepared)
+    try:
+        files = prepared.info.splits[split].file_instructions
+        if bucket:
+            for file in files:
+                bucket.local(os.path.relpath(file.filename, directory), cache_dir)
+        source = _source(prepared, split, files)
+    except Exception as error:  # TFDS raises many types
+        raise SourceError(
+            f"split {split!r} of data set {name!r} in {prepared.data_path} cannot be read "
+            f"({reason(error)}); allowed: {', '.join(prepared.info.splits)}, or a share of one "
+            "such as train[:90%], prepared with file_format='array_record'"
+        ) from error
+    return source, _dataset_info(prepared)
 
 
 def _directory(data_dir: str) -> str:
     return os.path.expanduser(
         data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     )
-
-
-def _described(name: str, url: str, cache_dir: str) -> storage.Tree:
-    """The files of a data set in a bucket, of which all but the records have been copied."""
-    url, name = url.rstrip("/"), name.partition(":")[0]
-    within = storage.tree(f"{url}/{name}")
-    tree = dataclasses.replace(within, root=url, names=[f"{name}/{file}" for file in within.names])
-    for file in tree.names:
-        if ".array_record" not in file:
-            tree.local(file, cache_dir)
-    return tree
 
 
 def builder(name: str, data_dir: str) -> Any:
@@ -78,48 +74,30 @@ def builder(name: str, data_dir: str) -> Any:
     except Exception as error:  # TFDS passes on anything that reading the description raises
         opened, prepared, why = None, False, f" ({reason(error)})"
     if not prepared:
-        own = " or ".join(f"{kind}:PATH" for kind in OWN_DATA)
         raise SourceError(
-            f"data set {name!r} is not prepared in {directory}{why}; prepare it there with "
-            f"tfds.builder({name!r}, file_format='array_record').download_and_prepare(), point "
-            f"TFDS_DATA_DIR or config.dataset.data_dir at it, give your own data as {own}, or use "
-            "--config=FILE:mini, which needs no download"
+            f"data set {name!r} is not prepared in {directory}{why}; prepare it with TFDS as "
+            "array_record (docs/data.md), point TFDS_DATA_DIR or config.dataset.data_dir at it, "
+            "give your own data as KIND:PATH (docs/your_data.md), or use --config=FILE:mini"
         )
     return opened
 
 
-def _open_split(builder: Any, name: str, split: str, fetch: Callable[[str], None]) -> Source:
+def _source(builder: Any, split: str, files: Any) -> Source:
     import tensorflow_datasets as tfds
 
     skip = {"image": tfds.decode.SkipDecoding()} if "image" in builder.info.features else None
-    try:
-        files = builder.info.splits[split].file_instructions
-        for file in files:
-            fetch(os.fspath(file.filename))
-        records = _records(builder.as_data_source(split, decoders=skip), files)
-        slices = Slice.of(split, builder.info.splits)
-        if len(records) != sum(len(part.rows) for part in slices):
-            raise ValueError(f"its files have {len(records)} records")
-    except Exception as error:  # TFDS raises many types
-        raise SourceError(
-            f"split {split!r} of data set {name!r} in {builder.data_path} cannot be read "
-            f"({reason(error)}); allowed: {', '.join(builder.info.splits)}, or a share of one such "
-            "as train[:90%], prepared with file_format='array_record'"
-        ) from error
-    if not len(records):
-        raise SourceError(f"split {split!r} of data set {name!r} is empty; give another one")
-    return FileSource(split, [(records, range(len(records)))], slices)
-
-
-def _records(source: Any, files: Sequence[Any]) -> Records:
-    """The records of TFDS's data source, and the files that it reads."""
+    rows = builder.as_data_source(split, decoders=skip)
+    slices = Slice.of(split, builder.info.splits)
+    if not len(rows) == sum(len(part.rows) for part in slices) > 0:
+        raise ValueError(f"its files have {len(rows)} records")
     ends = list(itertools.accumulate(file.take for file in files))
 
     def place(row: int) -> str:
         part, number = locate(ends, row)
         return f"{files[part].filename}, its record {number + files[part].skip}"
 
-    return Records(range(len(source)), source.__getitems__, place)
+    records = Records(range(len(rows)), rows.__getitems__, place)
+    return FileSource(split, [(records, range(len(rows)))], slices)
 
 
 def _dataset_info(builder: Any) -> DatasetInfo:

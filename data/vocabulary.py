@@ -1,17 +1,14 @@
 """Subword vocabularies: sentencepiece's unigram model (Kudo 2018), trained once per data set."""
 
-import functools
 import io
-import pathlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import sentencepiece
 
-from data import cache, sources
-from data.sources import Source, SourceError
+from data import sources
+from data.sources import Source, SourceError, reason
 
 # Pieces that no text is encoded as (BEGIN and END frame a document), and the unknown piece.
 PAD, BEGIN, END, UNKNOWN = range(4)
@@ -48,46 +45,19 @@ class Vocabulary:
         return self._processor.decode([int(piece) for piece in pieces if piece > END])
 
 
-def training_settings(size: int, fingerprint: str, split: str) -> dict[str, Any]:
-    """Everything that a vocabulary depends on: among others, the data set's fingerprint and its
-    training split."""
-    return {
-        "vocabulary_size": size,
-        "model_type": "unigram",
-        "dataset_fingerprint": fingerprint,
-        "split": split,
-        "sample_bytes": SAMPLE_BYTES,
-        "sample_seed": 0,
-        "sentencepiece": sentencepiece.__version__,
-    }
-
-
-def cached(
-    documents: Source, settings: dict[str, Any], directory: pathlib.Path | None
-) -> Vocabulary:
-    """The vocabulary of `documents`, read from `directory`, or trained and written there; None
-    trains without writing.
+def train(texts: Source, size: int) -> bytes:
+    """A serialized sentencepiece model of `size` pieces; equal texts give equal bytes.
 
     Raises:
-        SourceError: the text has fewer pieces than requested, the directory is not writable, or the
-            file in it is damaged.
+        SourceError: no such vocabulary can be made from the text.
     """
-    make = functools.partial(train, documents, settings)
-    if directory is None:
-        return Vocabulary(make())
-    name = cache.file_name(f"vocabulary-{settings['vocabulary_size']}", ".model", settings)
-    return Vocabulary(cache.cached(directory / name, make))
-
-
-def train(documents: Source, settings: dict[str, Any]) -> bytes:
-    """A serialized sentencepiece model; equal settings give equal bytes."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(documents, settings),
+            sentence_iterator=_lines(texts),
             model_writer=model,
-            model_type=settings["model_type"],
-            vocab_size=settings["vocabulary_size"],
+            model_type="unigram",
+            vocab_size=size,
             pad_id=PAD,
             bos_id=BEGIN,
             eos_id=END,
@@ -96,37 +66,26 @@ def train(documents: Source, settings: dict[str, Any]) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise SourceError(_explanation(str(error), settings)) from error
+        raise SourceError(
+            f"config.dataset.vocabulary_size is {size}, and the training split has no such "
+            f"vocabulary: {reason(error)}"
+        ) from error
     return model.getvalue()
 
 
-def _lines(documents: Source, settings: dict[str, Any]) -> Iterator[str]:
+def _lines(texts: Source) -> Iterator[str]:
     """Lines of randomly chosen records, up to the size of the sample."""
-    generator = np.random.Generator(np.random.PCG64(settings["sample_seed"]))
-    bytes_left = settings["sample_bytes"]
-    for indices in _random_chunks(len(documents), generator):
-        for record in documents.__getitems__(indices.tolist()):
+    bytes_left = SAMPLE_BYTES
+    # By chunks: neighboring records are cheaper to read together.
+    chunks = np.random.Generator(np.random.PCG64(0)).permutation(-(-len(texts) // _READ_RECORDS))
+    for start in (chunks * _READ_RECORDS).tolist():
+        rows = range(start, min(start + _READ_RECORDS, len(texts)))
+        for record in texts.__getitems__(rows):
             text = record["text"][:bytes_left]
             bytes_left -= len(text)
             text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
             for line in text.replace("\0", " ").splitlines():
-                for start in range(0, len(line), _LINE_CHARACTERS):
-                    yield line[start : start + _LINE_CHARACTERS]
+                for begin in range(0, len(line), _LINE_CHARACTERS):
+                    yield line[begin : begin + _LINE_CHARACTERS]
         if bytes_left <= 0:
             return
-
-
-def _random_chunks(n: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """0 .. n - 1 in random order by chunks: neighboring records are cheaper to read together."""
-    for chunk in generator.permutation(-(-n // _READ_RECORDS)):
-        yield np.arange(chunk * _READ_RECORDS, min((chunk + 1) * _READ_RECORDS, n))
-
-
-def _explanation(error: str, settings: dict[str, Any]) -> str:
-    """sentencepiece's error as a sentence that names the field."""
-    maximum = re.search(r"set it to a value <= (\d+)", error)
-    why = f"allowed: up to {maximum[1]}" if maximum else error
-    return (
-        f"config.dataset.vocabulary_size is {settings['vocabulary_size']}, and no such vocabulary "
-        f"can be made from the text of split {settings['split']!r}: {why}"
-    )

@@ -286,13 +286,14 @@ def test_text_that_is_not_utf8_or_very_long_is_read(tmp_path):
 @given(place=st.floats(0, 1), flip=st.integers(1, 255), keep=st.sampled_from([None, 0.0, 0.5]))
 @settings(max_examples=30, deadline=None)
 def test_a_damaged_cached_file_is_refused_until_it_is_deleted(tmp_path_factory, place, flip, keep):
-    path = tmp_path_factory.mktemp("cache") / "new" / "pieces.npz"
-    content = b"the result of hours\n" * 9
-    assert cache.cached(path, lambda: content) == content == cache.cached(path, bytes)
+    directory, content = tmp_path_factory.mktemp("cache") / "new", b"the result of hours\n" * 9
+    where = (directory, "pieces.npz", {})
+    assert cache.cached(*where, lambda: content) == content == cache.cached(*where, bytes)
+    (path,) = directory.iterdir()
     stored = bytearray(path.read_bytes())
     stored[int(place * (len(stored) - 1))] ^= flip
     path.write_bytes(stored if keep is None else stored[: int(keep * len(stored))])
     with pytest.raises(SourceError, match=re.escape(str(path))):
-        cache.cached(path, lambda: content)
+        cache.cached(*where, lambda: content)
     path.unlink()
-    assert cache.cached(path, lambda: content) == content
+    assert cache.cached(*where, lambda: content) == content

@@ -212,6 +212,14 @@ def test_beside_train_only_folders_with_its_classes_are_other_splits(tmp_path):
     assert opened.info.num_classes == 3
 
 
+def test_splits_are_found_whatever_their_case(tmp_path):
+    places = ("Training/a", "Training/b", "TESTING/a", "Val/b")
+    files_at(tmp_path, *(f"{place}/1.png" for place in places))
+    opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
+    assert opened.classes == ("a", "b")
+    assert set(opened.splits) == {"train", "validation", "test"}
+
+
 def test_a_class_may_be_called_train(tmp_path):
     files_at(tmp_path, "train/1.png", "test/2.png", "car/3.png")
     opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
@@ -272,6 +280,7 @@ def test_size_and_channels_are_found_from_the_images(sizes, modes, expected, tmp
         ("my-test/train-00000-of-00002.parquet", "train"),
         ("my-test/train/val.txt", "train"),
         ("my-test/my-val/a.txt", "test"),
+        ("Testing/a.txt", "test"),
         ("trains", ""),
         ("contest.txt", ""),
     ],
@@ -307,16 +316,19 @@ def test_each_line_is_a_sentence_and_each_file_a_document(tmp_path):
     (tmp_path / "train" / "b.TXT").write_bytes(b"fourth\r\n\r\nfifth\r\n")
     (tmp_path / "test.txt").write_bytes(b"held out\n")
     (tmp_path / "labels.csv").write_text("label\n1\n")
+    (tmp_path / "train" / "c.jsonl").write_text('{"text": "sixth"}\n{"text": "\\u00fc"}')
     name = f"files:{tmp_path}"
     lines, info = splits.open_source(name, "train", text="sentences")
     assert [r["text"] for r in lines] == [
-        b"first", b"second, and longer", b"  ", b"third", b"fourth", b"fifth"
+        b"first", b"second, and longer", b"  ", b"third", b"fourth", b"fifth", b"sixth", b"\xc3\xbc"
     ]  # fmt: skip
     assert lines.where(1).endswith("a.txt, line 3)")
     assert lines.where(5).endswith("b.TXT, line 3)")
     assert splits.open_source(name, "test")[0][0] == {"text": b"held out"}
     documents, same = splits.open_source(name, "train", text="documents")
-    assert [len(r["text"]) for r in documents] == [len("\n".join(LINES)), 17]
+    assert [len(r["text"]) for r in documents] == [len("\n".join(LINES)), 17, 5, 2]
+    assert documents.where(1).endswith("b.TXT)")
+    assert documents.where(3).endswith("c.jsonl, line 2)")
     assert info == same
 
 
@@ -326,9 +338,9 @@ def test_json_lines_hold_a_text_each(name, text, tmp_path):
     lines = [json.dumps({"text": line, "content": line[::-1]}) for line in LINES]
     (tmp_path / name).write_text("\n".join(lines))
     source, _ = splits.open_source(f"files:{tmp_path}/{name}", "train", text=text)
-    assert [r["text"] for r in source] == LINES
+    assert [r["text"].decode() for r in source] == LINES
     other, _ = splits.open_source(f"files:{tmp_path}/{name}?text=content", "train", text=text)
-    assert [r["text"] for r in other] == [line[::-1] for line in LINES]
+    assert [r["text"].decode() for r in other] == [line[::-1] for line in LINES]
     if not name.endswith(".json"):  # in a directory, that describes data
         (tmp_path / "dataset_info.json").write_text("{}")
         assert len(splits.open_source(f"files:{tmp_path}", "train", text=text)[0]) == 5
@@ -365,6 +377,8 @@ REFUSED = [
     (places("a/1.png", "b/2.png"), "folder:.?image=x", "image"),
     (places("a/1.png", "a/2.png"), "folder:.", "1 classes"),
     (places("1.png", "2.png"), "folder:.", "0 classes"),
+    (places("Val/a/1.png", "test/b/2.png"), "folder:.", "Val"),
+    (places("seg_train/a/1.png", "seg_test/a/2.png"), "folder:.", "seg_test"),
     (places("a/1.png", "b/2.png", "cat/3.heic"), "folder:.", "cat"),
     (places("a/1.png", "b/2.png", "cat/.DS_Store"), "folder:.", "cat"),
     (places("train/a/1.png", "train/b/2.png", "val/c/3.svg"), "folder:.", "c has"),
@@ -388,7 +402,7 @@ REFUSED = [
     (text("a.text", b"PK\0\0"), "files:a.text", "a.text"),
     (text("a.txt", b"one"), "files:.?label=x", "label"),
     (text("a.txt", b""), "files:.", "train"),
-    (places("a/1.png", "b/2.png"), "pictures:a", "folder:PATH"),
+    (places("a/1.png", "b/2.png"), "pictures:a", "KIND:PATH"),
 ]
 
 
@@ -405,14 +419,6 @@ def test_a_split_without_records_is_refused_with_those_that_have_some(split, wri
     with pytest.raises(SourceError, match=re.escape(repr(split))) as caught:
         splits.open_source(write("folder"), split, str(tmp_path))
     assert "train (60 records), validation (20 records)" in str(caught.value)
-
-
-def test_text_and_json_lines_are_no_documents_together(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n")
-    (tmp_path / "b.jsonl").write_text('{"text": "two"}\n')
-    assert len(splits.open_source(f"files:{tmp_path}", "train", text="sentences")[0]) == 2
-    with pytest.raises(SourceError, match="documents"):
-        splits.open_source(f"files:{tmp_path}", "train", text="documents")
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"3", b'{"txt": "a"}', b'{"text": 3}', b"\xff"])
@@ -488,10 +494,10 @@ def test_a_class_may_occur_in_one_split_only(kind, datasets, tmp_path):
 @pytest.mark.parametrize("areas", [[None, 9.0], None])
 def test_objects_without_an_area_have_that_of_their_box(areas, datasets, tmp_path):
     boxes = [[2.0, 1.0, 4.0, 2.0], [0.0, 0.0, 8.0, 8.0]]
-    objects = {"bbox": boxes, "category": [1, 0], "area": areas, "iscrowd": None}
+    objects = {"bbox": boxes, "category": [1, 0], "area": areas, "is_crowd": None}
     numbers = {name: pa.list_(pa.float32()) for name in ("area",)}
     kind = {"bbox": pa.list_(pa.list_(pa.float32())), "category": pa.list_(pa.int64())}
-    kind |= numbers | {"iscrowd": pa.list_(pa.bool_())}
+    kind |= numbers | {"is_crowd": pa.list_(pa.bool_())}
     images = path_data.images_table(range(1)).column("image")
     table = pa.table({"image": images, "objects": pa.array([objects], pa.struct(kind))})
     path_data.write_parquet(tmp_path / "boxes.parquet", table)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import base
-from data import cache, packaged, paths, splits, text_sources, vocabulary
+from data import cache, packaged, paths, splits, tokens, vocabulary
 from data.sources import ArraySource, RecordError, SourceError
-from data.vocabulary import BEGIN, END, UNKNOWN
+from data.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tests.helpers.tfds_data import write_text
 
 WORDS = "the study of data echoing repeats what a slow pipeline has read before and trains on it"
@@ -29,13 +29,9 @@ def source_of(texts):
     return ArraySource(text=column)
 
 
-def about(size=40):
-    return vocabulary.training_settings(size, "fingerprint", "train")
-
-
 @pytest.fixture(scope="module")
 def words():
-    return vocabulary.cached(source_of(sentences(200)), about(), None)
+    return Vocabulary(vocabulary.train(source_of(sentences(200)), 40))
 
 
 def dataset(**fields):
@@ -50,41 +46,41 @@ def dataset(**fields):
 @settings(max_examples=50, deadline=None)
 def test_every_piece_and_end_is_a_target_exactly_once(lengths, length):
     texts = [np.arange(4, 4 + n, dtype=np.int32) for n in lengths]
-    counts = text_sources.num_windows(np.asarray(lengths, np.int64), length)
+    counts = tokens.num_windows(np.asarray(lengths, np.int64), length)
     for pieces, num in zip(texts, counts, strict=True):
-        windows = [text_sources.window(pieces, w, length) for w in range(num)]
+        windows = [tokens.window(pieces, w, length) for w in range(num)]
         targets = [token for window in windows for token in window[1:]]
         assert targets == ([*pieces, END] if len(pieces) else [])
         assert all(2 <= len(window) <= length + 1 for window in windows)
         if num:  # each begins with what the one before ends with
             assert [w[0] for w in windows] == [BEGIN, *(w[-1] for w in windows[:-1])]
-        assert not len(text_sources.window(pieces, int(num), length)[1:])
+        assert not len(tokens.window(pieces, int(num), length)[1:])
 
 
 def test_windows_come_in_the_documents_order_and_by_random_access(words):
     documents = source_of(["", "the data", *sentences(20), " \n ", "echoing"])
-    counts = text_sources.count_pieces(text_sources.Texts(documents, "x", "train", 10_000), words)
-    tokens = text_sources.Tokens(documents, words, 8, counts)
+    counts = tokens.count_pieces(tokens.Texts(documents, "x", "train", 10_000), words)
+    examples = tokens.Tokens(documents, words, 8, counts)
     expected = []
     for record in documents.__getitems__(range(len(documents))):
         pieces = words.encode([record["text"]])[0]
         stream = [BEGIN, *pieces, END] if len(pieces) else [BEGIN]
         expected += [stream[i : i + 9] for i in range(0, len(stream) - 1, 8)]
-    assert len(tokens) == len(expected)
+    assert len(examples) == len(expected)
     order = np.random.default_rng(0).permutation(len(expected)).tolist()
-    for i, record in zip(order, tokens.__getitems__(order), strict=True):
+    for i, record in zip(order, examples.__getitems__(order), strict=True):
         assert record["tokens"].tolist() == expected[i]
         assert record["tokens"].dtype == np.int32
-    assert tokens[3]["tokens"].tolist() == expected[3]
+    assert examples[3]["tokens"].tolist() == expected[3]
 
 
 def test_a_sentence_is_one_example_truncated_to_the_length(words):
     text = sentences(1, seed=3)[0]
     pieces = words.encode([text])[0].tolist()
-    long, empty = text_sources.Tokens(source_of([text, ""]), words, 5).__getitems__([0, 1])
+    long, empty = tokens.Tokens(source_of([text, ""]), words, 5).__getitems__([0, 1])
     assert long["tokens"].tolist() == [BEGIN, *pieces[:5]]
     assert not len(empty["tokens"])
-    whole = text_sources.Tokens(source_of([text]), words, 500)[0]["tokens"]
+    whole = tokens.Tokens(source_of([text]), words, 500)[0]["tokens"]
     assert whole.tolist() == [BEGIN, *pieces, END]
     assert words.decode(whole) == text
 
@@ -96,16 +92,18 @@ def test_bytes_that_are_not_text_become_the_unknown_piece(words):
     assert pieces[2].tolist() == words.encode(["the data"])[0].tolist()
 
 
-def test_equal_settings_give_equal_bytes_and_the_file_name_carries_them(tmp_path):
+def test_equal_texts_give_equal_vocabularies():
     source = source_of(sentences(100))
-    assert vocabulary.train(source, about()) == vocabulary.train(source, about())
-    first = vocabulary.cached(source, about(), tmp_path)
-    assert vocabulary.cached(source_of([]), about(), tmp_path).fingerprint == first.fingerprint
-    vocabulary.cached(source, about(39), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-    assert cache.file_name("a", ".b", about()) != cache.file_name(
-        "a", ".b", about() | {"split": "test"}
-    )
+    assert vocabulary.train(source, 40) == vocabulary.train(source, 40)
+
+
+def test_a_cached_file_is_read_again_with_the_same_settings_alone(tmp_path):
+    def made(content, **on):
+        return cache.cached(tmp_path, "x.y", on, lambda: content)
+
+    assert [made(b"1", a=1, b=2), made(b"2", b=2, a=1), made(b"3", a=1)] == [b"1", b"1", b"3"]
+    assert len(list(tmp_path.glob("x-*.y"))) == 2
+    assert cache.cached(None, "x.y", {"a": 1}, lambda: b"new") == b"new"
 
 
 @pytest.mark.parametrize("name", packaged.TEXTS)
@@ -136,9 +134,9 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     assert [t["tokens"].tolist() for t in held_out.__getitems__(range(3))] == [
         t["tokens"].tolist() for t in train.__getitems__(range(3))
     ]
-    text_sources.open_splits.cache_clear()
+    tokens.open_splits.cache_clear()
     monkeypatch.setattr(vocabulary, "train", lambda *_: 1 / 0)
-    monkeypatch.setattr(text_sources, "count_pieces", None)
+    monkeypatch.setattr(tokens, "count_pieces", None)
     again, _, same = splits.open_splits(documents)
     assert same == info
     assert again[7]["tokens"].tolist() == train[7]["tokens"].tolist()
@@ -167,7 +165,7 @@ def test_files_cached_beside_text_are_no_text(text, cache_dir, tmp_path):
     fields = {"name": f"files:{tmp_path}", "cache_dir": cache_dir.format(tmp_path)}
     fields |= {"text": text, "validation_split": "train"}
     first = splits.open_splits(dataset(**fields))
-    text_sources.open_splits.cache_clear()
+    tokens.open_splits.cache_clear()
     paths.open_all.cache_clear()
     again = splits.open_splits(dataset(**fields))
     assert again[2] == first[2]
@@ -209,7 +207,7 @@ def test_a_document_whose_text_has_changed_since_it_was_counted_is_named(tmp_pat
     splits.open_splits(dataset(**fields))
     changed = tmp_path / "07.txt"
     changed.write_text("x" * changed.stat().st_size)  # the fingerprint has names and sizes
-    text_sources.open_splits.cache_clear()
+    tokens.open_splits.cache_clear()
     train, _, _ = splits.open_splits(dataset(**fields))
     with pytest.raises(RecordError, match=r"07\.txt\) .*pieces-"):
         train.__getitems__(range(len(train)))
@@ -217,8 +215,8 @@ def test_a_document_whose_text_has_changed_since_it_was_counted_is_named(tmp_pat
 
 def test_enormous_documents_are_truncated(words):
     documents = source_of(["the data " * 1000, "data", "d" * 300])  # the last one just fits
-    texts = text_sources.Texts(documents, "x", "train", 300)
-    counts = text_sources.count_pieces(texts, words)
+    texts = tokens.Texts(documents, "x", "train", 300)
+    counts = tokens.count_pieces(texts, words)
     assert counts[0] == len(words.encode([("the data " * 1000)[:300]])[0])
 
 

@@ -1,4 +1,4 @@
-"""Random access to tokenized text: whole sentences, or documents cut into fixed windows.
+"""Tokenized text by random access: whole sentences, or documents cut into fixed windows.
 
 An example has at most L + 1 tokens: L targets, each predicted from the tokens before it. The tokens
 of a text are BEGIN, its pieces, END. With `sentences`, an example is the first L + 1 tokens of a
@@ -23,9 +23,11 @@ from typing import Any
 
 import ml_collections
 import numpy as np
+import sentencepiece
 
 from configs.base import is_own_data
-from data import cache, packaged, paths, tfds, vocabulary
+from data import packaged, paths, tfds, vocabulary
+from data.cache import cached
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.vocabulary import BEGIN, END, Vocabulary
 from echo.threads import usable_cores
@@ -79,45 +81,39 @@ class Tokens(Source):
         self, texts: Source, pieces: Vocabulary, length: int, counts_N: np.ndarray | None = None
     ):
         self._texts, self._vocabulary, self._length = texts, pieces, length
-        self._ends_N = None if counts_N is None else np.cumsum(num_windows(counts_N, length))
+        self._starts = None  # the first window of each text, and their total
+        if counts_N is not None:
+            self._starts = np.concatenate([[0], np.cumsum(num_windows(counts_N, length))])
 
     def __len__(self) -> int:
-        return len(self._texts) if self._ends_N is None else int(self._ends_N[-1])
+        return len(self._texts) if self._starts is None else int(self._starts[-1])
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        texts_n, windows_n = self._locate(np.asarray(indices, np.int64))
+        texts_n = indices_n = np.asarray(indices, np.int64)
+        windows_n = np.zeros_like(indices_n)
+        if self._starts is not None:
+            texts_n = np.searchsorted(self._starts, indices_n, side="right") - 1
+            windows_n = indices_n - self._starts[texts_n]
         records = self._texts.__getitems__(texts_n.tolist())
         pieces = self._vocabulary.encode([record["text"] for record in records])
-        if self._ends_N is not None:
-            self._check_lengths(self._ends_N, texts_n, pieces)
+        if self._starts is not None:
+            counted_n = self._starts[texts_n + 1] - self._starts[texts_n]
+            self._check_lengths(counted_n, texts_n, pieces)
         return [
             {"tokens": window(pieces_n, number, self._length)}
             for pieces_n, number in zip(pieces, windows_n.tolist(), strict=True)
         ]
 
-    def _locate(self, indices_n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The text of each example, and the example's window in it."""
-        if self._ends_N is None:
-            return indices_n, np.zeros_like(indices_n)
-        texts_n = np.searchsorted(self._ends_N, indices_n, side="right")
-        return texts_n, indices_n - _starts(self._ends_N, texts_n)
-
     def _check_lengths(
-        self, ends_N: np.ndarray, texts_n: np.ndarray, pieces: list[np.ndarray]
+        self, counted_n: np.ndarray, texts_n: np.ndarray, pieces: list[np.ndarray]
     ) -> None:
         """Raises RecordError for a text with another number of windows than were counted."""
-        counted_n = ends_N[texts_n] - _starts(ends_N, texts_n)
         windows_n = num_windows(np.asarray([len(pieces_n) for pieces_n in pieces]), self._length)
         for text in texts_n[windows_n != counted_n].tolist():
             raise RecordError(
                 f"{self._texts.where(text)} has changed since its length was cached; delete "
                 "pieces-*.int32 in text/ next to the data, or in config.dataset.cache_dir"
             )
-
-
-def _starts(ends_N: np.ndarray, texts_n: np.ndarray) -> np.ndarray:
-    """The first window of each text, from the ends of all texts."""
-    return np.where(texts_n, ends_N[texts_n - 1], 0)
 
 
 def num_windows(counts: np.ndarray, length: int) -> np.ndarray:
@@ -150,37 +146,33 @@ def open_splits(
         SourceError: there is no such data set or split, it has no text, or no vocabulary of the
             requested size can be made.
     """
-    train, info = _open_texts(dataset, dataset.train_split, open_split)
-    held_out, _ = _open_texts(dataset, dataset.validation_split, open_split)
-    directory = _cache_directory(dataset)
+    size, max_bytes = dataset.vocabulary_size, MAX_BYTES
+    if dataset.text == "sentences":
+        max_bytes = dataset.sequence_length * _BYTES_PER_TOKEN
+    records, info = open_split(dataset, dataset.train_split)
+    train = Texts(records, dataset.name, dataset.train_split, max_bytes)
+    records, _ = open_split(dataset, dataset.validation_split)
+    held_out = Texts(records, dataset.name, dataset.validation_split, max_bytes)
     # The name may give the column of the text, as in files:PATH?text=NAME.
-    hashed = f"{info.fingerprint}{''.join(dataset.name.partition('?')[1:])}"
-    settings = vocabulary.training_settings(dataset.vocabulary_size, hashed, dataset.train_split)
-    settings |= {"text": dataset.text, "longest": _max_bytes(dataset)}
-    pieces = vocabulary.cached(train, settings, directory)
-    settings = {"dataset": hashed, "vocabulary": pieces.fingerprint, "longest": MAX_BYTES}
-    examples, notes = [], []
+    settings = {"dataset": f"{info.fingerprint}{''.join(dataset.name.partition('?')[1:])}"}
+    settings |= {"text": dataset.text, "longest": max_bytes, "vocabulary_size": size}
+    settings |= {"split": dataset.train_split, "sample_bytes": vocabulary.SAMPLE_BYTES}
+    settings |= {"sentencepiece": sentencepiece.__version__}
+    directory = _cache_directory(dataset)
+    make = functools.partial(vocabulary.train, train, size)
+    pieces = Vocabulary(cached(directory, f"vocabulary-{size}.model", settings, make))
+    examples, notes = [], list(info.notes)
     for texts, split in ((train, dataset.train_split), (held_out, dataset.validation_split)):
         counts_N = None
         if dataset.text == "documents":
-            counts_N = _cached_counts(texts, pieces, settings | {"split": split}, directory)
+            make = functools.partial(_counted, texts, pieces)
+            settings |= {"split": split, "vocabulary": pieces.fingerprint}
+            counts_N = np.frombuffer(cached(directory, "pieces.int32", settings, make), np.int32)
             notes.append(_note(counts_N, dataset.name, split))
         examples.append(Tokens(texts, pieces, dataset.sequence_length, counts_N))
     both = fingerprint(f"{info.fingerprint} {pieces.fingerprint}".encode())
-    notes = (*info.notes, *notes)
-    info = dataclasses.replace(info, fingerprint=both, vocabulary_size=pieces.size, notes=notes)
-    return *examples, info
-
-
-def _open_texts(dataset: Any, split: str, open_split: Callable) -> tuple[Texts, DatasetInfo]:
-    records, info = open_split(dataset, split)
-    return Texts(records, dataset.name, split, _max_bytes(dataset)), info
-
-
-def _max_bytes(dataset: Any) -> int:
-    """Bytes of a record that are used."""
-    one_window = dataset.sequence_length * _BYTES_PER_TOKEN
-    return one_window if dataset.text == "sentences" else MAX_BYTES
+    known = {"fingerprint": both, "vocabulary_size": pieces.size, "notes": tuple(notes)}
+    return *examples, dataclasses.replace(info, **known)
 
 
 def _cache_directory(dataset: Any) -> pathlib.Path | None:
@@ -207,18 +199,11 @@ def _note(counts_N: np.ndarray, name: str, split: str) -> str:
     )
 
 
-def _cached_counts(
-    texts: Texts, pieces: Vocabulary, settings: dict[str, Any], directory: pathlib.Path | None
-) -> np.ndarray:
-    """The numbers of pieces in the documents of a split, int32 [N], cached in `directory`."""
-    if directory is None:
-        return count_pieces(texts, pieces)
-    path = directory / cache.file_name("pieces", ".int32", settings)
-    content = cache.cached(path, lambda: count_pieces(texts, pieces).tobytes())
-    return np.frombuffer(content, np.int32)
+def _counted(texts: Source, pieces: Vocabulary) -> bytes:
+    return count_pieces(texts, pieces).tobytes()
 
 
-def count_pieces(texts: Texts, pieces: Vocabulary) -> np.ndarray:
+def count_pieces(texts: Source, pieces: Vocabulary) -> np.ndarray:
     """Tokenizes all texts, on all cores; their numbers of pieces, int32 [N]."""
 
     def count(start: int) -> list[int]:
