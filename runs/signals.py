@@ -1,20 +1,26 @@
 """Handles SIGTERM and Ctrl-C: a command saves its work and ends.
 
 The first Ctrl-C raises KeyboardInterrupt; during training, `stop_requested` lets the run save
-first. A second one ends the process immediately, as a kill would, which the files on disk survive.
+first. A second signal ends the process immediately, as a kill would, which the files on disk
+survive: the run may wait for a source that does not answer.
 Commands import this module before any slow import, so it imports JAX only on demand.
 """
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 INTERRUPTED, PREEMPTED = 130, 75  # exit codes
+
+# SIGTERM may come twice, to the group of processes and from the parent. That is one stop.
+_ONE_STOP_SECONDS = 2.0
 
 _calls = itertools.count()  # of all functions that `stop_requested` yields, with several processes
 _stop = threading.Event()  # whether `stop_requested` has had a signal
@@ -63,8 +69,8 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
     """Yields a function to be called before every step (or batch of an evaluation), which returns
     whether to stop there.
 
-    In a single process it returns True after the first SIGTERM or Ctrl-C; the second Ctrl-C ends a
-    command immediately. Only the main thread receives signals; elsewhere it always returns False.
+    In a single process it returns True after the first SIGTERM or Ctrl-C; a Ctrl-C after it, or a
+    SIGTERM seconds after it, ends a command immediately. Only the main thread receives signals; elsewhere it always returns False.
     Functions of nested contexts return the same.
 
     Of several processes, any may receive SIGTERM. All stop at the same call, slightly later:
@@ -88,12 +94,18 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def on_signal(number, _frame):
-        _stop.set()
-        # SIGTERM may come twice, to the group of processes and from the parent.
-        if number == signal.SIGINT:
-            of_command = before[number] is raise_once
-            signal.signal(number, end_at_once if of_command else before[number])
+    one_stop_until = math.inf
+
+    def on_signal(number, frame):
+        nonlocal one_stop_until
+        if not _stop.is_set():
+            _stop.set()
+            one_stop_until = time.monotonic() + _ONE_STOP_SECONDS
+        elif number == signal.SIGINT:
+            in_library = callable(before[number]) and before[number] is not raise_once
+            (before[number] if in_library else end_at_once)(number, frame)
+        elif time.monotonic() > one_stop_until:
+            end_preempted()
 
     _stop.clear()
     _stopping = _stop.is_set

@@ -32,24 +32,32 @@ def test_nested_contexts_stop_together():
         assert not later()
 
 
-NESTED = """
-import os, signal
+SECOND = """
+import os, signal, sys, time
 from runs import cli, signals
 
 def main(argv):
     with signals.stop_requested(), signals.stop_requested() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.Signals[argv[0]])
         assert stop()
-        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(float(argv[2]))
+        os.kill(os.getpid(), signal.Signals[argv[1]])
         raise AssertionError("still here")
 
-cli.guarded(main, [])
+cli.guarded(main)
 """
 
 
-@pytest.mark.parametrize("script", [NESTED, NESTED.replace("signals.stop_requested(), ", "")])
-def test_the_second_ctrl_c_ends_a_command_at_once(script):
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=HANGS
-    )
-    assert (ended.returncode, ended.stderr) == (signals.INTERRUPTED, "interrupted\n")
+@pytest.mark.parametrize(
+    ("first", "second", "seconds", "code"),
+    [
+        ("SIGINT", "SIGINT", 0, signals.INTERRUPTED),
+        ("SIGTERM", "SIGINT", 0, signals.INTERRUPTED),
+        ("SIGTERM", "SIGTERM", 3, signals.PREEMPTED),
+    ],
+)
+def test_a_second_signal_ends_a_command_at_once(first, second, seconds, code):
+    words = [sys.executable, "-c", SECOND, first, second, str(seconds)]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANGS)
+    assert ended.returncode == code
+    assert ended.stderr.count("\n") == 1
