@@ -34,7 +34,6 @@ class Mirror:
     def __init__(self, directory: pathlib.Path, url: str, say: Callable[[str], None]):
         self._directory, self._url, self._say = directory, url, say
         self._copied: dict[str, tuple[int, int]] = {}  # (size, mtime in ns) by path
-        self._there: dict[str, int] = {}  # sizes by path, of what earlier processes copied
 
     def saved(self) -> None:
         try:
@@ -59,23 +58,21 @@ class Mirror:
         root = root.rstrip("/")
         if not self._copied:
             self._check_is_copy(filesystem, root)
-            there = filesystem.find(root, detail=True)
-            self._there = {path[len(root) + 1 :]: entry["size"] for path, entry in there.items()}
+        found = filesystem.find(root, detail=True)
+        there = {path[len(root) + 1 :]: entry["size"] for path, entry in found.items()}
         for path in sorted(_files(self._directory), key=_order):
             with contextlib.suppress(FileNotFoundError):  # an old checkpoint was removed just now
                 status = (self._directory / path).stat()
                 version = (status.st_size, status.st_mtime_ns)
                 # records of one size may differ; other files never change but by growing
-                same = self._there.get(path) == status.st_size and ".json" not in path
-                if self._copied.get(path) != version and not same:
+                known = ".json" not in path or self._copied.get(path) == version
+                if not known or there.get(path) != status.st_size:
                     filesystem.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
                     filesystem.put_file(str(self._directory / path), f"{root}/{path}")
                 self._copied[path] = version
-        for folder in set(filter(None, map(_checkpoint, (*self._copied, *self._there)))):
+        for folder in set(filter(None, map(_checkpoint, there))):
             if not (self._directory / folder).exists() and self._has_newer(folder):
                 filesystem.rm(f"{root}/{folder}", recursive=True)
-                self._copied = {p: v for p, v in self._copied.items() if _checkpoint(p) != folder}
-                self._there = {p: v for p, v in self._there.items() if _checkpoint(p) != folder}
 
     def _has_newer(self, folder: str) -> bool:
         own = self._directory / folder

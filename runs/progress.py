@@ -85,8 +85,7 @@ class TimeLeft:
     MIN_STEPS, MIN_SECONDS = 20, 5.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._first: tuple[float, int, float] | None = None
+        self._clock, self._first = clock, None
 
     def __call__(self, step: int, done: float) -> float | None:
         """Seconds left, or None; to be called from the first step on.
@@ -95,13 +94,12 @@ class TimeLeft:
             step: the number of steps that the run has taken.
             done: the share of the budget that is used up, 0 to 1.
         """
-        now = self._clock()
-        if self._first is None:
-            self._first = (now, step, done)
-        start, first_step, first_done = self._first
-        if step - first_step < self.MIN_STEPS or now - start < self.MIN_SECONDS:
+        now = (self._clock(), step, done)
+        self._first = self._first or now
+        seconds, steps, share = (a - b for a, b in zip(now, self._first, strict=True))
+        if steps < self.MIN_STEPS or seconds < self.MIN_SECONDS or share <= 0:
             return None
-        return (now - start) / (done - first_done) * (1 - done) if done > first_done else None
+        return seconds / share * (1 - done)
 
 
 class Progress:

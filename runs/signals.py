@@ -70,8 +70,8 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
     whether to stop there.
 
     In a single process it returns True after the first SIGTERM or Ctrl-C; a Ctrl-C after it, or a
-    SIGTERM seconds after it, ends a command immediately. Only the main thread receives signals; elsewhere it always returns False.
-    Functions of nested contexts return the same.
+    SIGTERM seconds after it, ends a command immediately. Only the main thread receives signals;
+    elsewhere it always returns False. Functions of nested contexts return the same.
 
     Of several processes, any may receive SIGTERM. All stop at the same call, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
@@ -102,8 +102,11 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
             _stop.set()
             one_stop_until = time.monotonic() + _ONE_STOP_SECONDS
         elif number == signal.SIGINT:
-            in_library = callable(before[number]) and before[number] is not raise_once
-            (before[number] if in_library else end_at_once)(number, frame)
+            handler = before[number]
+            if callable(handler) and handler is not raise_once:
+                handler(number, frame)  # of a notebook, or of pytest
+            else:
+                end_at_once()
         elif time.monotonic() > one_stop_until:
             end_preempted()
 

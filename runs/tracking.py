@@ -24,7 +24,6 @@ from runs.study import flat
 
 # How long the end of a run waits for a follower that does not answer.
 _SILENT_SECONDS = 300.0
-_FLUSH_SECONDS = 120.0  # between writes of TensorBoard's file to disk
 
 # What trackers compare runs by, besides what a search has drawn.
 _COMPARED = (
@@ -328,7 +327,7 @@ class TensorBoard:
     """
 
     def __init__(self, run: Tracked):
-        self._run, self._due = run, 0.0
+        self._run = run
         self._writer: Any = None
 
     def start(self, fresh_examples: int) -> None:
@@ -356,15 +355,9 @@ class TensorBoard:
         if result["status"] == "preempted":
             return
         self._add(_scores(result), result["fresh_examples"])
-        _, _, ended = self._summary.hparams({}, {})
-        if result["status"] in _FAILED:  # tensorboardX itself writes only successes
-            from tensorboardX.proto import plugin_hparams_pb2
-
-            data = ended.value[0].metadata.plugin_data
-            row = plugin_hparams_pb2.HParamsPluginData.FromString(data.content)  # pyright: ignore
-            row.session_end_info.status = 2  # STATUS_FAILURE
-            data.content = row.SerializeToString()
-        self._write(result["fresh_examples"], summary=ended)
+        if result["status"] not in _FAILED:  # tensorboardX writes only successes
+            _, _, ended = self._summary.hparams({}, {})
+            self._write(result["fresh_examples"], summary=ended)
 
     def close(self) -> None:
         if self._writer:
@@ -373,13 +366,11 @@ class TensorBoard:
     def _add(self, values: Mapping[str, float], fresh_examples: int) -> None:
         for tag, value in values.items():
             self._write(fresh_examples, summary=self._summary.scalar(tag, value))
+        self._writer.flush()
 
     def _write(self, step: int, **content: Any) -> None:
         event = self._event.Event(wall_time=time.time(), step=step, **content)  # pyright: ignore
         self._writer.write_event(event)
-        if time.monotonic() >= self._due:
-            self._writer.flush()
-            self._due = time.monotonic() + _FLUSH_SECONDS
 
 
 class WeightsAndBiases:

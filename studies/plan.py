@@ -15,7 +15,7 @@ from configs import base
 from data.splits import open_splits
 from echo.spec import abbreviated
 from pipeline import accounting
-from runs import cli, environment, records, workdirs
+from runs import cli, origins, records, workdirs
 from runs.progress import several
 from runs.study import FRESH_EXAMPLES, MAY_CHANGE, SIZES, Study, check_name, check_score
 from studies import search
@@ -349,7 +349,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
     study = study if study.record else with_record(study)
     plan = dict(study.record)
     with cli.writing_to(study_dir):
-        existing = _read_record(study_dir) or _create(study_dir, plan | environment.describe())
+        existing = _read_record(study_dir) or _create(study_dir, plan | origins.describe())
     # fields that are newer than the study have had their defaults
     there = existing | {"resolved_config": base.with_defaults(existing["resolved_config"])}
     if changed := _changed(there, plan):
@@ -363,7 +363,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
             existing = _read_record(study_dir) or existing
             if not _covers(existing, plan):
                 grown = {name: plan[name] for name in MAY_CHANGE} | _larger(existing, plan)
-                grown = existing | grown | environment.describe()
+                grown = existing | grown | origins.describe()
                 records.write_json(study_dir / records.STUDY, grown)
     words = {"trials": "trials per search", "searches": "searches per condition"}
     kept = [

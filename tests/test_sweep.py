@@ -17,7 +17,7 @@ import train
 from analysis import load
 from analysis.__main__ import main as analyze
 from configs import cifar10, coco, common_crawl, imagenet, lm1b, vit
-from runs import cli, environment, records
+from runs import cli, origins, records
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.plan import load_study, open_study
 from studies.search import check_values, make_study, point, trial_config
@@ -187,9 +187,9 @@ def test_a_study_does_not_shrink_when_two_launches_extend_it_at_once(tmp_path, m
         monkeypatch.undo()
         larger.start()
         larger.join(0.5)  # it has written, or waits
-        return environment.describe()
+        return origins.describe()
 
-    monkeypatch.setattr(environment, "describe", described)
+    monkeypatch.setattr(origins, "describe", described)
     open_study(study(trials=4), tmp_path)
     larger.join()
     plan = records.read_json(tmp_path / records.STUDY)

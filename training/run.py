@@ -16,7 +16,7 @@ from configs import base
 from pipeline import streams
 from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch
-from runs import cli, environment, origins, processes, records, resuming, tracking, workdirs
+from runs import cli, origins, processes, records, resuming, tracking, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, TimeLeft
@@ -140,7 +140,7 @@ class Run:
         record = {
             "config": self.config.to_dict(),
             "dataset": data.info.to_record(),
-            **environment.describe(),
+            **origins.describe(),
         }
         place = self.workdir, record, base.MAY_CHANGE_ON_RESUME
         with cli.writing_to(self.workdir):

@@ -3,7 +3,7 @@
 import pytest
 
 import train
-from runs import environment, origins, records
+from runs import origins, records
 from tests.helpers.runs import EIGHT_STEPS, mini, preempt, stop_at
 from tests.helpers.small_studies import RecordedProgress
 
@@ -16,12 +16,12 @@ def recorded(workdir):
 
 
 def test_config_json_lists_what_a_run_resumes_with(tmp_path, monkeypatch):
-    here = environment.describe() | {"commit": "aaa"}
-    monkeypatch.setattr(environment, "describe", lambda: here)
+    here = origins.describe() | {"commit": "aaa"}
+    monkeypatch.setattr(origins, "describe", lambda: here)
     preempt(CONFIG, tmp_path, 3)
     began, said = recorded(tmp_path), RecordedProgress()
     now = here | {"commit": "bbb", "packages": here["packages"] | {"grain": "0"}}
-    monkeypatch.setattr(environment, "describe", lambda: now)
+    monkeypatch.setattr(origins, "describe", lambda: now)
     train.train(OTHER, tmp_path, said)
     fields = {"prefetch": 0, "upstream.examples_per_second": 100_000}
     assert len(said.lines) == 1
@@ -47,8 +47,8 @@ def test_the_sentence_says_whether_the_rest_agrees_to_rounding_only(
     fields, other, rounds, tmp_path, monkeypatch
 ):
     preempt(CONFIG, tmp_path, 3)
-    here, said = environment.describe(), RecordedProgress()
-    monkeypatch.setattr(environment, "describe", lambda: here | other(here))
+    here, said = origins.describe(), RecordedProgress()
+    monkeypatch.setattr(origins, "describe", lambda: here | other(here))
     train.train(mini(**EIGHT_STEPS | fields), tmp_path, said)
     (line,) = said.lines
     says = "; the rest may agree with an uninterrupted run to rounding only"

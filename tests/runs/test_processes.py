@@ -26,63 +26,47 @@ from tests.helpers.runs import (
 from training import check
 from training.auto_policy import AutoPolicy
 
-SLURM = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_NODELIST": "node[1-2]",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-}
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[1-2]", "SLURM_PROCID": "0"}
+MPI = {"OMPI_MCA_orte_hnp_uri": "x"}
 BY_HAND = {"JAX_COORDINATOR_ADDRESS": "host:1234", "JAX_PROCESS_ID": "1"}
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "arguments"),
     [
-        {},
-        SLURM | {"SLURM_NTASKS": "1"},
-        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},  # salloc without srun: one process
-        {"OMPI_MCA_orte_hnp_uri": "x", "OMPI_COMM_WORLD_SIZE": "1"},
-        {"TPU_WORKER_HOSTNAMES": "localhost"},
-        SLURM | {"SLURM_NTASKS": "²"},
-        BY_HAND | {"JAX_NUM_PROCESSES": "1"},
+        ({}, None),
+        (SLURM | {"SLURM_NTASKS": "1"}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, None),  # salloc without srun: one process
+        (MPI | {"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        (SLURM | {"SLURM_NTASKS": "²"}, None),
+        (BY_HAND | {"JAX_NUM_PROCESSES": "1"}, None),
+        # JAX itself handles these launchers of several processes
+        (SLURM | {"SLURM_NTASKS": "2"}, {}),
+        (MPI | {"OMPI_COMM_WORLD_SIZE": "8"}, {}),
+        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, {}),
+        (
+            BY_HAND | {"JAX_NUM_PROCESSES": "2"},
+            {"coordinator_address": "host:1234", "num_processes": 2, "process_id": 1},
+        ),
     ],
 )
-def test_a_single_process_joins_no_others(environment):
-    assert processes.detect(environment) is None
+def test_who_joins_others(environment, arguments):
+    found = processes.detect(environment)
+    if found:
+        found.pop("cluster_detection_method")
+    assert found == arguments
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        SLURM | {"SLURM_NTASKS": "2"},
-        {"OMPI_MCA_orte_hnp_uri": "x", "OMPI_COMM_WORLD_SIZE": "8"},
-        {"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"},
-    ],
-)
-def test_jax_handles_launchers_of_several_processes(environment):
-    assert processes.detect(environment) == {}
+WRONG = [{}, *({"JAX_NUM_PROCESSES": number} for number in ("two", "²", "9" * 5000))]
+WRONG += [{"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}]
+WRONG += [
+    {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": address}
+    for address in ("host", ":1234", "host:port")
+]
 
 
-def test_processes_can_be_numbered_by_hand():
-    wanted = processes.detect(BY_HAND | {"JAX_NUM_PROCESSES": "2"})
-    assert wanted["coordinator_address"] == "host:1234"
-    assert (wanted["num_processes"], wanted["process_id"]) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"JAX_NUM_PROCESSES": "two"},
-        {"JAX_NUM_PROCESSES": "²"},
-        {"JAX_NUM_PROCESSES": "9" * 5000},
-        {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"},
-        {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "host"},
-        {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": ":1234"},
-        {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "host:port"},
-    ],
-    ids=lambda wrong: " ".join(wrong.values())[:20],
-)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: " ".join(wrong.values())[:20])
 def test_wrong_numbers_and_addresses_are_one_sentence(wrong):
     with pytest.raises(cli.InputError, match="JAX_NUM_PROCESSES"):
         processes.detect(BY_HAND | wrong)
@@ -241,15 +225,22 @@ def test_each_process_evaluates_its_share_of_each_batch():
 
 def test_too_few_streams_for_the_processes_is_one_sentence():
     assert check.held_streams(mini(echo__streams=4), range(16, 32)) == range(2, 4)
-    with pytest.raises(check.ConfigError, match="which 2 processes cannot share evenly; allowed"):
+    with pytest.raises(check.ConfigError, match=r"echo\.streams"):
         check.held_streams(mini(), range(16))
 
 
 def test_processes_that_hold_the_same_rows_cannot_decide_for_them(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert check.held_streams(deciding(), range(16, 32)) == range(1, 2)
-    with pytest.raises(check.ConfigError, match=r"mesh\.model is 1 .*processes would then hold"):
+    with pytest.raises(check.ConfigError, match=r"mesh\.model"):
         check.held_streams(deciding(), range(32))
+
+
+def last_lines(both):
+    """What two processes print last, once they have ended well."""
+    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
+    assert [process.returncode for process in both] == [0, 0], errors
+    return [text.splitlines()[-1] for text in said]
 
 
 def stop_both(both, workdir):
@@ -359,32 +350,9 @@ def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     errors = [text.splitlines() for text in errors_of(both)]
     assert [process.returncode for process in both] == [cli.FAILED] * 2, errors
     assert "the storage is gone" in errors[0][-1]
-    assert errors[1] == [
-        "process 1: PeerLeft: process 0 has left the run; its own output says why, and the same "
-        "command resumes from the last checkpoint"
-    ]
+    assert len(errors[1]) == 1
+    assert "process 0 has left the run" in errors[1][0]
     assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "failed"
-
-
-EXCHANGE = """
-import sys, jax
-from runs import processes
-processes.initialize()
-own, leaver = jax.process_index(), int(sys.argv[1])
-for rounds in (0, 130):
-    exchange = processes.Exchange()
-    for n in range(rounds):
-        assert exchange([n, own]) == [[n, 0], [n, 1]]
-    if own == leaver:
-        exchange.close()
-        continue
-    try:
-        exchange(None)
-    except processes.PeerLeft as error:
-        print(error)
-if own == 0:
-    print(len(exchange._client.key_value_dir_get("exchange")), "keys are left")
-"""
 
 
 STOP = """
@@ -413,50 +381,25 @@ with signals.stop_requested() as stop:
 def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, tmp_path):
     """JAX's service misses a stop if the numbers that it receives go back or start at a step."""
     both = two_processes(["-c", STOP, str(tmp_path / "checkpoints"), when])
-    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
-    expected = "[4]" if when == "after saving" else "[1]"
-    assert [text.splitlines()[-1:] for text in said] == [[expected]] * 2, errors
-
-
-FINGERPRINTS = """
-import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-import jax, numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
-from runs import fingerprint, processes
-processes.initialize()
-mesh = jax.make_mesh((4,), ("data",))
-whole = {str(n): np.arange(8, dtype=np.float32) + n for n in range(200)}
-split = NamedSharding(mesh, PartitionSpec("data"))
-parts = {
-    name: jax.make_array_from_callback(array.shape, split, array.__getitem__)
-    for name, array in whole.items()
-}
-alone = fingerprint.of_arrays(whole)
-assert all(fingerprint.of_arrays(parts) == alone for _ in range(5))
-print("equal")
-"""
-
-
-@pytest.mark.long
-def test_arrays_that_processes_share_have_the_checksums_of_whole_ones(two_processes):
-    """Their sums wait for one another, which must not fill up what a device runs at once."""
-    both = two_processes(["-c", FINGERPRINTS])
-    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
-    assert [text.splitlines()[-1:] for text in said] == [["equal"]] * 2, errors
+    assert last_lines(both) == ["[4]" if when == "after saving" else "[1]"] * 2
 
 
 SAVE_AND_DAMAGE = """
-import pathlib, sys
+import os, pathlib, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runs import checkpoints, processes, resuming
+from runs import checkpoints, fingerprint, processes, resuming
 processes.initialize()
 own, work = jax.process_index(), pathlib.Path(sys.argv[1])
 rows = NamedSharding(Mesh(np.asarray(jax.devices()), "data"), PartitionSpec("data"))
+def whole(seed):
+    return np.random.default_rng(seed).normal(size=(4, 20_000)).astype(np.float32)
 def array(seed):
-    whole = np.random.default_rng(seed).normal(size=(2, 20_000)).astype(np.float32)
-    return jax.make_array_from_process_local_data(rows, whole[own : own + 1])
+    return jax.make_array_from_process_local_data(rows, whole(seed)[2 * own : 2 * own + 2])
+# Sums of shared arrays wait for one another, which must not fill up what a device runs at once.
+alone = fingerprint.of_arrays({str(n): whole(n) for n in range(64)})
+assert fingerprint.of_arrays({str(n): array(n) for n in range(64)}) == alone
 kept = checkpoints.Checkpoints(work / "checkpoints")
 for step in (1, 2, 2):  # the second is replaced
     kept.save(step, {"x": array(step)}, {"records": {}}, -1)
@@ -474,13 +417,10 @@ print("from", step)
 """
 
 
-def test_all_processes_take_the_older_checkpoint_if_one_cannot_read_its_part(
+def test_processes_share_checksums_and_take_the_checkpoint_that_all_can_read(
     two_processes, tmp_path
 ):
-    both = two_processes(["-c", SAVE_AND_DAMAGE, str(tmp_path)])
-    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
-    assert [process.returncode for process in both] == [0, 0], errors
-    assert [text.splitlines()[-1] for text in said] == ["from 1"] * 2
+    assert last_lines(two_processes(["-c", SAVE_AND_DAMAGE, str(tmp_path)])) == ["from 1"] * 2
     assert [path.name for path in (tmp_path / records.DAMAGED).iterdir()] == ["checkpoint_2"]
 
 
@@ -489,16 +429,33 @@ def test_processes_with_other_configurations_are_one_sentence(two_processes, tmp
     both = two_processes(*([*words, *flags(mini(seed__model=seed))] for seed in (0, 1)))
     errors = errors_of(both)
     assert [process.returncode for process in both] == [cli.WRONG_INPUT] * 2, errors
-    says = "config.seed.model is 1 in process 1 and 0 in process 0; allowed: the same configuration"
-    assert all(says in text for text in errors)
+    assert all("config.seed.model" in text for text in errors)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("leaver", [0, 1])
-def test_an_exchange_ends_when_a_process_leaves_and_deletes_old_keys(leaver, two_processes):
-    both = two_processes(["-c", EXCHANGE, str(leaver)])
-    said = [process.communicate(timeout=HANGS)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert said[1 - leaver].count(f"process {leaver} has left the run;") == 2
-    left = [int(line.split()[0]) for line in said[0].splitlines() if "keys are left" in line]
-    assert left[0] < 8
+EXCHANGE = """
+import jax
+from runs import processes
+processes.initialize()
+own = jax.process_index()
+for leaver in (0, 1):
+    for rounds in (0, 130):
+        exchange = processes.Exchange()
+        for n in range(rounds):
+            assert exchange([n, own]) == [[n, 0], [n, 1]]
+        if own == leaver:
+            exchange.close()
+            continue
+        try:
+            exchange(None)
+            raise AssertionError("nobody has left")
+        except processes.PeerLeft as error:
+            assert f"process {leaver} " in str(error)
+processes.wait_for_all()
+print(len(exchange._client.key_value_dir_get("exchange")))
+"""
+
+
+def test_an_exchange_ends_when_a_process_leaves_and_deletes_old_keys(two_processes):
+    left = last_lines(two_processes(["-c", EXCHANGE]))
+    assert int(left[0]) < 16
