@@ -25,59 +25,59 @@ from torchvision.ops import box_iou
 from models.ssd import BOXES_PER_CELL, EXTRA_CHANNELS, default_boxes
 from tests.helpers import golden
 
-# From our axes to PyTorch's: convolutions [H, W, I, O], dense layers [I, O].
-AXES = {4: (3, 2, 0, 1), 2: (1, 0)}
+Views = dict[str, torch.Tensor]  # of PyTorch's parameters, by our names, with our axes
 
 
-class Parameters:
-    """PyTorch's parameters under our names; some are parts of one of PyTorch's."""
+def add(views, name, layer, weight="kernel"):
+    """A layer's weight and, if it has one, bias."""
+    views[f"{name}/{weight}"] = kernel(layer.weight) if weight == "kernel" else layer.weight.data
+    if layer.bias is not None:
+        views[f"{name}/bias"] = layer.bias.data
 
-    def __init__(self):
-        self.parts = {}  # name: (tensor to write to, our shape)
 
-    def add(self, name, tensor, shape=None):
-        """`shape` is ours, for the attention's kernels, which are matrices in PyTorch."""
-        axes = AXES[tensor.ndim] if name.endswith("kernel") else range(tensor.ndim)
-        if shape is None:
-            shape = tuple(tensor.permute(*np.argsort(axes).tolist()).shape)
-        self.parts[name] = (tensor.data, shape)
-        self._write(name, golden.parameter(name, shape))
+def kernel(weight):
+    """Convolutions are [H, W, I, O] here, dense layers [I, O]."""
+    return weight.data.permute((2, 3, 1, 0) if weight.ndim == 4 else (1, 0))
 
-    def _write(self, name, value):
-        tensor, _ = self.parts[name]
-        if name.endswith("kernel"):
-            matrix = value if tensor.ndim == 4 else value.reshape(tensor.shape[::-1])
-            value = matrix.transpose(AXES[tensor.ndim])
-        tensor.copy_(torch.from_numpy(np.ascontiguousarray(value)).reshape(tensor.shape))
 
-    def values(self):
-        found = {}
-        for name, (tensor, shape) in self.parts.items():
-            value = tensor.clone()
-            if name.endswith("kernel"):
-                value = value.permute(*np.argsort(AXES[tensor.ndim]).tolist())
-            found[name] = value.numpy().reshape(shape)
-        return found
+def add_conv_norm(views, name, conv, norm):
+    add(views, f"{name}/conv", conv)
+    add(views, f"{name}/norm", norm, "scale")
 
-    def add_layer(self, name, layer, weight="kernel"):
-        self.add(f"{name}/{weight}", layer.weight)
-        if layer.bias is not None:
-            self.add(f"{name}/bias", layer.bias)
 
-    def add_norm(self, name, norm):
-        self.add_layer(name, norm, "scale")
+def add_block(views, name, block):
+    for number in (1, 2, 3):
+        if hasattr(block, f"conv{number}"):
+            conv, norm = getattr(block, f"conv{number}"), getattr(block, f"bn{number}")
+            add_conv_norm(views, f"{name}/conv{number}", conv, norm)
+    if isinstance(block.downsample, nn.Sequential):
+        add_conv_norm(views, f"{name}/projection", *block.downsample)
 
-    def add_conv_norm(self, name, conv, norm):
-        self.add_layer(f"{name}/conv", conv)
-        self.add_norm(f"{name}/norm", norm)
 
-    def add_block(self, name, block):
-        for number in (1, 2, 3):
-            if hasattr(block, f"conv{number}"):
-                conv, norm = getattr(block, f"conv{number}"), getattr(block, f"bn{number}")
-                self.add_conv_norm(f"{name}/conv{number}", conv, norm)
-        if isinstance(block.downsample, nn.Sequential):
-            self.add_conv_norm(f"{name}/projection", *block.downsample)
+def add_stages(views, stages):
+    for stage, blocks in enumerate(stages):
+        for number, block in enumerate(blocks):
+            add_block(views, f"backbone/stages/{stage}/{number}", block)
+
+
+def add_layer(views, name, attention, norms, mlp):
+    """A Transformer's layer; the heads' kernels are [D, N, H] here, and [N, H, D] at the end."""
+    dim, heads = attention.embed_dim, attention.num_heads
+    shape = (heads, dim // heads)
+    for number, part in enumerate("qkv"):
+        rows = slice(number * dim, (number + 1) * dim)
+        weight_DxNxH = kernel(attention.in_proj_weight[rows]).unflatten(1, shape)
+        views[f"{name}/attention/{part}/kernel"] = weight_DxNxH
+        if attention.in_proj_bias.requires_grad:
+            bias_NxH = attention.in_proj_bias.data[rows].unflatten(0, shape)
+            views[f"{name}/attention/{part}/bias"] = bias_NxH
+    views[f"{name}/attention/out/kernel"] = kernel(attention.out_proj.weight).unflatten(0, shape)
+    if attention.out_proj.bias.requires_grad:
+        views[f"{name}/attention/out/bias"] = attention.out_proj.bias.data
+    for part, norm in zip(("attention_norm", "mlp_norm"), norms, strict=True):
+        add(views, f"{name}/{part}", norm, "scale")
+    for part, layer in zip(("mlp_in", "mlp_out"), mlp, strict=True):
+        add(views, f"{name}/{part}", layer)
 
 
 def pixels(data):
@@ -114,13 +114,13 @@ def cifar10(data):
     network = nn.Sequential(stem, norm, nn.ReLU(), *blocks)
     network += nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
     network.double()
-    parameters = Parameters()
-    parameters.add_conv_norm("stem", stem, norm)
+    views = {}
+    add_conv_norm(views, "stem", stem, norm)
     for number, block in enumerate(blocks):
-        parameters.add_block(f"blocks/{number}", block)
-    parameters.add_layer("head", network[-1])
+        add_block(views, f"blocks/{number}", block)
+    add(views, "head", network[-1])
     labels_B = torch.from_numpy(data["label"]).long()
-    return network, parameters, lambda: F.cross_entropy(network(pixels(data)), labels_B)
+    return network, views, lambda: F.cross_entropy(network(pixels(data)), labels_B)
 
 
 def imagenet(data):
@@ -131,17 +131,17 @@ def imagenet(data):
     network.layer1, network.layer2, network.layer3, network.layer4 = stages
     network.fc = nn.Linear(8 * width * Bottleneck.expansion, golden.IMAGENET_CLASSES)
     network.double()
-    parameters = Parameters()
-    parameters.add_conv_norm("backbone/stem", network.conv1, network.bn1)
-    add_stages(parameters, stages)
-    parameters.add_layer("head", network.fc)
+    views = {}
+    add_conv_norm(views, "backbone/stem", network.conv1, network.bn1)
+    add_stages(views, stages)
+    add(views, "head", network.fc)
     labels_B = torch.from_numpy(data["label"]).long()
 
     def loss():
         logits_BxK = torch.cat(by_group(network, pixels(data)))
         return F.cross_entropy(logits_BxK, labels_B, label_smoothing=golden.LABEL_SMOOTHING)
 
-    return network, parameters, loss
+    return network, views, loss
 
 
 def stem(width):
@@ -159,12 +159,6 @@ def narrow_stages(block, width, strides):
     ]
 
 
-def add_stages(parameters, stages):
-    for stage, blocks in enumerate(stages):
-        for number, block in enumerate(blocks):
-            parameters.add_block(f"backbone/stages/{stage}/{number}", block)
-
-
 def transformer(data):
     """PyTorch's encoder layers with a causal mask; embedding and logits share their weights."""
     dim, heads = golden.TRANSFORMER["dim"], golden.TRANSFORMER["heads"]
@@ -176,11 +170,15 @@ def transformer(data):
     ]
     final_norm = nn.LayerNorm(dim, eps=1e-6)
     network = nn.ModuleList([embed, *layers, final_norm]).double()
-    parameters = Parameters()
-    parameters.add_layer("embed", _without_bias(embed), "embedding")
+    embed.bias = None
+    views = {}
+    add(views, "embed", embed, "embedding")
     for number, layer in enumerate(layers):
-        add_decoder_layer(parameters, f"layers/{number}", layer)
-    parameters.add_norm("final_norm", final_norm)
+        for bias in (layer.self_attn.in_proj_bias, layer.self_attn.out_proj.bias):
+            bias.requires_grad_(False).zero_()  # ours has none
+        norms, mlp = (layer.norm1, layer.norm2), (layer.linear1, layer.linear2)
+        add_layer(views, f"layers/{number}", layer.self_attn, norms, mlp)
+    add(views, "final_norm", final_norm, "scale")
     tokens_BxT = torch.from_numpy(data["tokens"]).long()
     length = tokens_BxT.shape[1] - 1
     mask_LxL = nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.double)
@@ -197,7 +195,7 @@ def transformer(data):
             logits_BxLxV.flatten(0, 1), tokens_BxT[:, 1:].flatten(), ignore_index=0
         )
 
-    return network, parameters, loss
+    return network, views, loss
 
 
 def vit(data):
@@ -212,51 +210,17 @@ def vit(data):
         mlp_dim=sizes["mlp_dim"],
         num_classes=10,
     ).double()
-    parameters = Parameters()
-    parameters.add_layer("patches", network.conv_proj)
-    parameters.add("class_token", network.class_token, (sizes["model_dim"],))
-    positions = network.encoder.pos_embedding
-    parameters.add("positions", positions, tuple(positions.shape[1:]))
+    views = {}
+    add(views, "patches", network.conv_proj)
+    views["class_token"] = network.class_token.data[0, 0]
+    views["positions"] = network.encoder.pos_embedding.data[0]
     for number, layer in enumerate(network.encoder.layers):
-        name = f"layers/{number}"
-        add_attention(parameters, f"{name}/attention", layer.self_attention, use_bias=True)
-        parameters.add_norm(f"{name}/attention_norm", layer.ln_1)
-        parameters.add_norm(f"{name}/mlp_norm", layer.ln_2)
-        parameters.add_layer(f"{name}/mlp_in", layer.mlp[0])
-        parameters.add_layer(f"{name}/mlp_out", layer.mlp[3])
-    parameters.add_norm("final_norm", network.encoder.ln)
-    parameters.add_layer("head", network.heads.head)
+        norms, mlp = (layer.ln_1, layer.ln_2), (layer.mlp[0], layer.mlp[3])
+        add_layer(views, f"layers/{number}", layer.self_attention, norms, mlp)
+    add(views, "final_norm", network.encoder.ln, "scale")
+    add(views, "head", network.heads.head)
     labels_B = torch.from_numpy(data["label"]).long()
-    return network, parameters, lambda: F.cross_entropy(network(pixels(data)), labels_B)
-
-
-def _without_bias(layer):
-    layer.bias = None
-    return layer
-
-
-def add_decoder_layer(parameters, name, layer):
-    add_attention(parameters, f"{name}/attention", layer.self_attn, use_bias=False)
-    parameters.add_norm(f"{name}/attention_norm", layer.norm1)
-    parameters.add_norm(f"{name}/mlp_norm", layer.norm2)
-    parameters.add_layer(f"{name}/mlp_in", layer.linear1)
-    parameters.add_layer(f"{name}/mlp_out", layer.linear2)
-
-
-def add_attention(parameters, name, attention, use_bias):
-    dim, heads = attention.embed_dim, attention.num_heads
-    if not use_bias:
-        for bias in (attention.in_proj_bias, attention.out_proj.bias):
-            bias.requires_grad_(False).zero_()
-    for number, part in enumerate("qkv"):
-        shape, rows = (heads, dim // heads), slice(number * dim, (number + 1) * dim)
-        parameters.add(f"{name}/{part}/kernel", attention.in_proj_weight[rows], (dim, *shape))
-        if use_bias:
-            parameters.add(f"{name}/{part}/bias", attention.in_proj_bias[rows], shape)
-    out = (heads, dim // heads, dim)
-    parameters.add(f"{name}/out/kernel", attention.out_proj.weight, out)
-    if use_bias:
-        parameters.add(f"{name}/out/bias", attention.out_proj.bias)
+    return network, views, lambda: F.cross_entropy(network(pixels(data)), labels_B)
 
 
 class Detector(nn.Module):
@@ -322,15 +286,15 @@ class Multibox(ssd.SSD):
 
 def detection(data):
     network = Detector(golden.DETECTION_WIDTH, golden.DETECTION_CLASSES).double()
-    parameters = Parameters()
-    parameters.add_conv_norm("backbone/stem", network.stem, network.norm)
-    add_stages(parameters, network.stages)
+    views = {}
+    add_conv_norm(views, "backbone/stem", network.stem, network.norm)
+    add_stages(views, network.stages)
     for number, extra in enumerate(network.extras):
-        parameters.add_layer(f"extras/{number}/conv1", extra[0])
-        parameters.add_layer(f"extras/{number}/conv2", extra[2])
+        add(views, f"extras/{number}/conv1", extra[0])
+        add(views, f"extras/{number}/conv2", extra[2])
     for name, heads in zip(("box_heads", "class_heads"), network.heads, strict=True):
         for number, head in enumerate(heads):
-            parameters.add_layer(f"{name}/{number}", head)
+            add(views, f"{name}/{number}", head)
     x_N, y_N, w_N, h_N = torch.from_numpy(default_boxes(golden.DETECTION_SIZE)).double().T
     default_Nx4 = torch.stack([x_N - w_N / 2, y_N - h_N / 2, x_N + w_N / 2, y_N + h_N / 2], 1)
     targets = []
@@ -343,13 +307,15 @@ def detection(data):
         parts = zip(*by_group(network, pixels(data)), strict=True)
         return Multibox().loss(targets, *map(torch.cat, parts), default_Nx4)
 
-    return network, parameters, loss
+    return network, views, loss
 
 
 def steps(make, name):
     """Losses of the first steps, and the first update of every parameter (summarized)."""
-    network, parameters, loss = make(golden.batch(name))
-    before = parameters.values()
+    network, views, loss = make(golden.batch(name))
+    for parameter, view in views.items():
+        view.copy_(torch.from_numpy(golden.parameter(parameter, tuple(view.shape))))
+    before = {parameter: view.numpy().copy() for parameter, view in views.items()}
     trained = [p for p in network.parameters() if p.requires_grad]
     # Weight decay acts on kernels alone: what has two axes or more, and is no embedding.
     embeddings = {m.weight for m in network.modules() if isinstance(m, nn.Embedding)}
@@ -357,14 +323,10 @@ def steps(make, name):
         embeddings |= {network.class_token, network.encoder.pos_embedding}
     kernels = {p for p in trained if p.ndim > 1} - embeddings
     others = set(trained) - kernels
+    decay = {"params": list(kernels), "weight_decay": golden.WEIGHT_DECAY}
+    groups = [decay, {"params": list(others)}]
     optimizer = torch.optim.SGD(
-        [
-            {"params": list(kernels), "weight_decay": golden.WEIGHT_DECAY},
-            {"params": list(others)},
-        ],
-        lr=golden.LEARNING_RATE,
-        momentum=golden.MOMENTUM,
-        nesterov=True,
+        groups, lr=golden.LEARNING_RATE, momentum=golden.MOMENTUM, nesterov=True
     )
     losses, updates = [], {}
     for step in range(golden.STEPS):
@@ -374,20 +336,14 @@ def steps(make, name):
         optimizer.step()
         losses.append(value.item())
         if step == 0:
-            after = parameters.values()
-            updates = {k: golden.summary(k, before[k] - after[k]) for k in before}
+            updates = {k: golden.summary(k, before[k] - views[k].numpy()) for k in before}
     assert sum(value.size for value in before.values()) == sum(p.numel() for p in trained)
     return {"losses": losses, "updates": updates}
 
 
 def main():
-    makers = {
-        "cifar10": cifar10,
-        "imagenet": imagenet,
-        "transformer": transformer,
-        "vit": vit,
-        "ssd": detection,
-    }
+    makers = {"cifar10": cifar10, "imagenet": imagenet, "transformer": transformer}
+    makers |= {"vit": vit, "ssd": detection}
     versions = {name: importlib.metadata.version(name) for name in ("torch", "torchvision")}
     found = {"made_by": f"tests/helpers/make_golden.py with {versions}"}
     found |= {name: steps(make, name) for name, make in makers.items()}
