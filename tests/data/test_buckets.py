@@ -10,7 +10,7 @@ import train
 from data import paths, splits, storage
 from data.sources import RecordError, SourceError
 from tests.helpers import buckets, path_data, tfds_data
-from tests.helpers.runs import logged_numbers, mini
+from tests.helpers.runs import mini, records_of
 
 
 def test_a_missing_driver_is_named(monkeypatch):
@@ -65,7 +65,7 @@ def test_images_in_a_bucket_give_the_same_run(upload, tmp_path):
         ),
         tmp_path / "remote",
     )
-    assert logged_numbers(tmp_path / "local") == logged_numbers(tmp_path / "remote")
+    assert records_of(tmp_path / "local") == records_of(tmp_path / "remote")
 
 
 @pytest.mark.extras

@@ -19,7 +19,7 @@ from pipeline import evaluation
 from pipeline.map_datasets import Read, record_numbers
 from runs import cli
 from tests.helpers import path_data, tfds_data
-from tests.helpers.runs import EIGHT_STEPS, latest_step, logged_numbers, mini
+from tests.helpers.runs import EIGHT_STEPS, latest_step, mini, records_of
 
 NAME = "pictures"
 SECOND = f"{NAME}-train.array_record-00001-of-00002"
@@ -220,7 +220,7 @@ def test_a_damaged_image_ends_a_run_which_resumes_bit_for_bit(tmp_path):
     assert f"record {last} of split 'train' ({path}) " in result["error"]
     path.write_bytes(sound)
     train.train(config, ended)
-    assert logged_numbers(whole) == logged_numbers(ended)
+    assert records_of(whole) == records_of(ended)
 
 
 def test_a_validation_record_found_in_the_run_leaves_it_resumable(pictures, tmp_path, monkeypatch):
@@ -235,7 +235,7 @@ def test_a_validation_record_found_in_the_run_leaves_it_resumable(pictures, tmp_
     assert "record 9 of split 'test' (" in result["error"]
     _with_record(pictures, "test", 9, tfds_data.pictures(SPLITS["test"])[9])
     train.train(config, ended)
-    assert logged_numbers(whole) == logged_numbers(ended)
+    assert records_of(whole) == records_of(ended)
 
 
 # --- text

@@ -8,7 +8,7 @@ from PIL import Image
 import workloads
 from configs import coco
 from data import splits
-from runs import cli
+from tests.helpers.runs import shrunk
 
 SHRUNK = {
     "model.width": 4,
@@ -25,10 +25,7 @@ SHRUNK = {
 
 def mini(**fields):
     """The mini of COCO, shrunk, with `fields` given as echo__factor=2."""
-    config = coco.get_config("mini")
-    for name, value in (SHRUNK | {k.replace("__", "."): v for k, v in fields.items()}).items():
-        cli.set_field(config, name, value)
-    return config
+    return shrunk(coco, SHRUNK, fields)
 
 
 def workload(**fields):

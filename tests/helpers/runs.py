@@ -81,13 +81,17 @@ EIGHT_STEPS = {
 }
 
 
-def mini(**fields):
-    """The mini of CIFAR-10, shrunk, with `fields` given as echo__factor=2."""
-    config = cifar10.get_config("mini")
-    overrides = SHRUNK | {name.replace("__", "."): value for name, value in fields.items()}
-    for name, value in overrides.items():
+def shrunk(module, values, fields):
+    """A shipped mini with `values` by name, and `fields` given as echo__factor=2."""
+    config = module.get_config("mini")
+    for name, value in (values | {k.replace("__", "."): v for k, v in fields.items()}).items():
         cli.set_field(config, name, value)
     return config
+
+
+def mini(**fields):
+    """The mini of CIFAR-10, shrunk."""
+    return shrunk(cifar10, SHRUNK, fields)
 
 
 def echoing(insertion, buffer, factor=2.5):
@@ -108,13 +112,6 @@ def placed(insertion, buffer, factor=2.5):
 def latest_step(workdir):
     """The newest checkpoint of a run; None where there is none."""
     return next(iter(Checkpoints(workdir / records.CHECKPOINTS).steps()), None)
-
-
-def logged_numbers(workdir):
-    """A run's records without its clocks."""
-    clocks = ("train_seconds", "wall_seconds", "input_wait_fraction")
-    lines = records.read_lines(workdir / records.METRICS)
-    return [{k: v for k, v in line.items() if k not in clocks} for line in lines]
 
 
 def last_saved(config, workdir):
@@ -172,16 +169,18 @@ def wait_until_held(process):
         raise AssertionError(process.communicate()[1])
 
 
-# What a run measures of itself; a resumed run sends pending items to the device again.
-MEASURED = ("train_seconds", "wall_seconds", "input_wait_fraction", "bytes_sent")
+# What a run measures of itself, and the checksum of a file that holds it.
+CLOCKS = ("train_seconds", "wall_seconds", "input_wait_fraction", "seconds_to_target", "records")
+
+
+def without_clocks(record, *others):
+    return {name: value for name, value in record.items() if name not in (*CLOCKS, *others)}
 
 
 def records_of(workdir):
-    """All that must not depend on how often a run was stopped."""
-    return [
-        {name: value for name, value in record.items() if name not in MEASURED}
-        for record in records.read_metrics(workdir)
-    ]
+    """All that must not depend on how often a run was stopped: a resumed run sends pending items to
+    the device again."""
+    return [without_clocks(record, "bytes_sent") for record in records.read_metrics(workdir)]
 
 
 def assert_equal_runs(config, one, other):
@@ -285,10 +284,6 @@ def batches_of(config):
         iterator.close()
 
 
-CLOCKS = ("train_seconds", "wall_seconds", "input_wait_fraction", "seconds_to_target")
-CLOCKS += ("records",)  # the checksum of a file that holds them
-
-
 def numbers(workdir, config=None):
     """Everything that a run recorded but for its clocks, and its last checkpoint's arrays; `config`
     tells their shapes (default: the mini)."""
@@ -299,7 +294,3 @@ def numbers(workdir, config=None):
         arrays = {str(i): array for i, array in enumerate(leaves)}
         arrays["input"] = np.frombuffer(repr(value["input"]).encode(), np.uint8)
     return without_clocks(records.read_json(workdir / records.RESULT)), curve, step, arrays
-
-
-def without_clocks(record):
-    return {name: value for name, value in record.items() if name not in CLOCKS}

@@ -57,8 +57,8 @@ def test_attention_is_that_of_flax(causal):
     np.testing.assert_allclose(ours(x_BxLxD), flax(x_BxLxD, mask=mask), atol=1e-5)
 
 
-def test_every_patch_reaches_the_class_token():
-    model = VisionTransformer(**MINI, rngs=nnx.Rngs(0))
+def test_every_patch_reaches_the_class_token(mini):
+    model = nnx.clone(mini)
     model.head.kernel[...] = jax.random.normal(jax.random.key(0), (8, 5))
     image_HxWxC = jax.random.normal(jax.random.key(1), (4, 6, 3))
     gradient = jax.jit(jax.grad(lambda image: model(image[None], train=True)[0, 0]))(image_HxWxC)

@@ -13,9 +13,9 @@ from tests.helpers.runs import (
     EIGHT_STEPS,
     assert_equal_runs,
     echoing,
-    logged_numbers,
     mini,
     preempt,
+    records_of,
 )
 from training import lanes, optimizer, step
 from training.experiment import make_experiment
@@ -103,7 +103,7 @@ def test_a_run_that_is_stopped_ends_like_one_that_is_not_and_is_exported(tmp_pat
 
 
 def losses_of(workdir):
-    return [record["loss"] for record in logged_numbers(workdir) if record["split"] == "train"]
+    return [record["loss"] for record in records_of(workdir) if record["split"] == "train"]
 
 
 def test_stacked_lanes_drop_what_the_runs_alone_drop(tmp_path):

@@ -12,8 +12,8 @@ from flax import nnx
 import train
 from configs import common_crawl, lm1b
 from data.splits import open_data
-from runs import cli, records
-from tests.helpers.runs import SMALL_TEXT
+from runs import records
+from tests.helpers.runs import SMALL_TEXT, shrunk
 from tests.helpers.tfds_data import write_text
 from training import optimizer
 from training.experiment import batches_of_test_split, make_experiment
@@ -197,15 +197,12 @@ def test_warm_up_and_cosine_match_optax():
 
 def small(module, **fields):
     """The shipped mini, shrunk to a run of seconds."""
-    shrunk = SMALL_TEXT | {
+    sizes = SMALL_TEXT | {
         "budget.fresh_examples": 320,
         "evaluate_every_fresh_examples": 160,
         "checkpoint_every_fresh_examples": 0,
     }
-    config = module.get_config("mini")
-    for name, value in (shrunk | fields).items():
-        cli.set_field(config, name, value)
-    return config
+    return shrunk(module, sizes | fields, {})
 
 
 def run(workdir, config):

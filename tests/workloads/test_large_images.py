@@ -16,9 +16,9 @@ from data import sources, splits
 from data.sources import RecordError
 from models.resnet import STAGES, BasicBlock
 from pipeline import build, map_datasets
-from runs import cli, records
+from runs import records
 from tests.helpers.networks import parameter_count
-from tests.helpers.runs import SHRUNK, batches_of, echoing
+from tests.helpers.runs import SHRUNK, batches_of, echoing, shrunk
 from training import experiment
 from training.check import check
 from training.experiment import make_experiment
@@ -46,10 +46,7 @@ def _shallow(monkeypatch):
 
 
 def mini(**fields):
-    config = imagenet.get_config("mini")
-    for name, value in (SMALL | {k.replace("__", "."): v for k, v in fields.items()}).items():
-        cli.set_field(config, name, value)
-    return config
+    return shrunk(imagenet, SMALL, fields)
 
 
 def workload_of(config):
