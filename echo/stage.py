@@ -97,10 +97,11 @@ class _EchoStage(grain.IterDataset):
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Restricts the stage to a slice of the fresh items, in place. Grain calls this on the copy
         that each worker of `mp_prefetch` has."""
-        parent: Any = self._parent
+        parent = self._parent
         if isinstance(parent, grain.MapDataset) and not sequential_slice:
             self._parents = (parent.slice(sl),)
             return
+        parent = cast(Any, parent)
         while not hasattr(parent, "set_slice"):
             parent = parent._parent
         parent.set_slice(sl, sequential_slice)
