@@ -12,7 +12,7 @@ import numpy as np
 from echo import torch
 from echo.echo_pass import EchoPass, check_fields
 from echo.readers import SequentialReader
-from echo.schedule import EchoSchedule, FixedOrder
+from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import MAX_POSITION, checked_integer, checked_switch
 from echo.stores import ItemStore
 
@@ -160,13 +160,13 @@ class EchoIterable(Iterable[T]):
         self._parent.discard_loaded()
         return EchoIterator(_Source(self._parent), self._order(epoch), epoch)
 
-    def _order(self, epoch: int) -> FixedOrder:
+    def _order(self, epoch: int) -> EchoCursor:
         """The order of a pass, at its start."""
         schedule = self._schedule
         if self._reshuffle and epoch:
             seed = np.random.SeedSequence([schedule.seed, epoch]).generate_state(1, np.uint64)
             schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, int(seed[0]))
-        return FixedOrder(schedule.cursor(), 1, drop_remainder=True)
+        return schedule.cursor()
 
 
 class EchoIterator(Iterator[T]):
@@ -176,7 +176,7 @@ class EchoIterator(Iterator[T]):
         epoch: the number of the pass.
     """
 
-    def __init__(self, source: "_Source", order: FixedOrder, epoch: int):
+    def __init__(self, source: "_Source", order: EchoCursor, epoch: int):
         self.epoch = epoch
         self.open = source.open  # iter() of the iterable, which the first item does, too
         self._pass = EchoPass(SequentialReader(source), order, ItemStore)

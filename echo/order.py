@@ -1,6 +1,6 @@
 """What an echo pass (echo_pass.py) asks of an order: which items to emit, and when to read more.
 
-`echo.schedule.FixedOrder` and `echo.auto.AutoOrder` are the two orders.
+`echo.schedule.EchoCursor` and `echo.auto.AutoOrder` are the two orders.
 """
 
 from typing import Any, NamedTuple, Protocol, Self

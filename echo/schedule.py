@@ -19,7 +19,7 @@ is recovered by looking back about S*ln(S) draws.
 
 import functools
 import sys
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -100,15 +100,7 @@ class EchoSchedule:
         return -(-num_outputs * self._denominator // self._numerator)
 
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
-        """A reader of the outputs from `position` on, over `num_fresh` items (None: endless).
-
-        Raises:
-            ValueError: `num_fresh` items have fewer outputs than `position`, or one of the two is
-                not a count.
-        """
-        position = checked_integer("position", position, 0, MAX_POSITION)
-        if num_fresh is not None:
-            num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
+        """A reader of the outputs from `position` on, over `num_fresh` items (None: endless)."""
         return EchoCursor(self, position, num_fresh)
 
     def _echoed_admitted(self, num_outputs: int, num_fresh: int | None) -> int:
@@ -134,27 +126,52 @@ class EchoSchedule:
 
 
 class EchoCursor:
-    """Reads a schedule's output stream from any position.
+    """Reads a schedule's output stream from any position; as an `echo.order.Order`, in batches.
+
+    Args:
+        schedule: the order of the outputs.
+        position: outputs taken before.
+        num_fresh: length of the fresh stream, or None while no end is known.
+        size: outputs of a batch.
+        drop_remainder: whether `next` drops the last outputs if there are fewer than `size`.
 
     Attributes:
         position: outputs taken so far; with the schedule, this is the entire state.
-        num_fresh: length of the fresh stream, or None while no end is known.
-        total: the number of its outputs, or None likewise.
+        total: the number of outputs of the stream, or None while no end is known.
+
+    Raises:
+        ValueError: `num_fresh` items have fewer outputs than `position`, or one of the two is not a
+            count.
     """
 
-    def __init__(self, schedule: EchoSchedule, position: int, num_fresh: int | None):
+    def __init__(
+        self,
+        schedule: EchoSchedule,
+        position: int = 0,
+        num_fresh: int | None = None,
+        size: int = 1,
+        drop_remainder: bool = True,
+    ):
         self.schedule = schedule
+        self.position = checked_integer("position", position, 0, MAX_POSITION)
+        self._size, self._drop_remainder = size, drop_remainder
+        self.end(num_fresh)
+
+    def end(self, num_fresh: int | None) -> None:
+        """Lets the fresh stream end after `num_fresh` items (None: no end is known)."""
+        if num_fresh is not None:
+            num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
         self.num_fresh = num_fresh
-        self.position = position
-        self.total = None if num_fresh is None else schedule._num_outputs(num_fresh)
-        if self.total is not None and position > self.total:
+        self.total = None if num_fresh is None else self.schedule._num_outputs(num_fresh)
+        if self.total is not None and self.position > self.total:
             raise ValueError(
-                f"output {position} is beyond the end: {num_fresh} fresh items at factor "
-                f"{schedule.factor} give {self.total}"
+                f"output {self.position} is beyond the end: {num_fresh} fresh items at factor "
+                f"{self.schedule.factor} give {self.total}"
             )
         # Outputs computed ahead, of which `position` is at place `_taken`.
         self._fresh = self._copy = _NO_ITEMS
         self._taken = 0
+        self.__dict__.pop("_contents", None)
 
     @property
     def admitted(self) -> int:
@@ -168,7 +185,7 @@ class EchoCursor:
             EchoSpecError: n is not a count.
         """
         fresh, copy = self.peek(n)
-        self.skip(len(fresh))
+        self.emitted(len(fresh))
         return fresh, copy
 
     def peek(self, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -185,14 +202,50 @@ class EchoCursor:
             self._taken, start, stop = 0, 0, n
         return self._fresh[start:stop], self._copy[start:stop]
 
-    def skip(self, n: int) -> None:
-        """Takes n outputs that `peek` has returned."""
+    def emitted(self, n: int) -> None:
+        """Takes n outputs that `peek` or `next` has returned."""
         self._taken += n
         self.position += n
 
-    def ending(self, num_fresh: int) -> "EchoCursor":
-        """This cursor, for a fresh stream that is now known to end after `num_fresh` items."""
-        return EchoCursor(self.schedule, self.position, num_fresh)
+    def next(self, intake: Any) -> Emission:
+        """The next batches, read as far as required; see `echo.order.Order`."""
+        required = self.schedule.admitted(self.position + self._size, self.num_fresh)
+        while intake.num_read < required and intake.read(required):
+            pass
+        if intake.num_read < required:
+            self.end(intake.num_read)
+        # All batches that consist of the items read so far are computed together, because a numpy
+        # call on few outputs is all overhead.
+        settled = self.schedule._num_outputs(intake.num_read) - self.schedule.slots + 1
+        batches = max(1, min(settled - self.position, _BLOCK) // self._size)
+        index, copy = self.peek(self._size * batches)
+        size = min(self._size, len(index))
+        if not size or (self._drop_remainder and size < self._size):
+            raise StopIteration
+        stop = len(index) // size * size
+        return Emission(index[:stop].reshape(-1, size), copy[:stop].reshape(-1, size), _NO_ITEMS)
+
+    def copies(self, fresh: np.ndarray) -> np.ndarray:
+        """The number of copies of consecutive fresh items, int64 [n]."""
+        return self.schedule.copies(int(fresh[0]), int(fresh[-1]) + 1)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"position": self.position, "schedule": self._settings}
+
+    def at(self, state: dict[str, Any], num_items: int | None) -> Self:
+        if state["schedule"] != self._settings:
+            raise ValueError(
+                f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
+                f"({state['schedule']}), this one has ({self._settings}); "
+                "restore it into an equal stage (after its first epoch, echo_iterable derives the "
+                "seed from the epoch, unless reshuffle_each_iteration=False)"
+            )
+        position, size = state["position"], self._size
+        return type(self)(self.schedule, position, num_items, size, self._drop_remainder)
+
+    @property
+    def _settings(self) -> str:
+        return f"{self.schedule.factor}, {self.schedule.shuffle_buffer}, {self.schedule.seed}"
 
     def rewound(self, position: int) -> "EchoCursor":
         """A cursor at or before output `position` that has yet to emit a copy of every item that
@@ -203,7 +256,7 @@ class EchoCursor:
         enters = self.schedule._num_outputs(oldest) - self.schedule.slots + 1
         return self.schedule.cursor(min(max(enters, 0), position), self.num_fresh)
 
-    def live(self) -> dict[int, int]:
+    def pending(self) -> dict[int, int]:
         """Fresh items that have entered the stage, with the number of copies left if not 0.
 
         A store must contain exactly these items at this position. They are in order of entry.
@@ -296,75 +349,6 @@ class EchoCursor:
         contents = np.where(contents < 0, np.arange(size), contents)
         _, contents = _draw_without_refill(contents, self.schedule._draws(steady, position))
         return contents
-
-
-class FixedOrder:
-    """The outputs of a schedule, as an echo pass takes them; see `echo.order.Order`.
-
-    Args:
-        cursor: the next output.
-        size: outputs to take at a time.
-        drop_remainder: whether to drop the last outputs if there are fewer than `size`.
-    """
-
-    def __init__(self, cursor: EchoCursor, size: int, drop_remainder: bool):
-        self._cursor, self._size, self._drop_remainder = cursor, size, drop_remainder
-        self._schedule = cursor.schedule
-
-    @property
-    def admitted(self) -> int:
-        return self._cursor.admitted
-
-    def next(self, intake: Any) -> Emission:
-        required = self._schedule.admitted(
-            self._cursor.position + self._size, self._cursor.num_fresh
-        )
-        while intake.num_read < required and intake.read(required):
-            pass
-        if intake.num_read < required:
-            self._cursor = self._cursor.ending(intake.num_read)
-        index, copy = self._cursor.peek(self._size * self._num_settled(intake.num_read))
-        size = min(self._size, len(index))
-        if not len(index) or (self._drop_remainder and size < self._size):
-            raise StopIteration
-        stop = len(index) // size * size
-        return Emission(index[:stop].reshape(-1, size), copy[:stop].reshape(-1, size), _NO_ITEMS)
-
-    def emitted(self, n: int) -> None:
-        self._cursor.skip(n)
-
-    def _num_settled(self, num_read: int) -> int:
-        """The number of batches, at least 1, that consist of the first `num_read` items. They are
-        computed together because a numpy call on few outputs is all overhead."""
-        outputs = self._schedule._num_outputs(num_read) - self._schedule.slots + 1
-        return max(1, min(outputs - self._cursor.position, _BLOCK) // self._size)
-
-    def copies(self, fresh: np.ndarray) -> np.ndarray:
-        return self._schedule.copies(int(fresh[0]), int(fresh[-1]) + 1)
-
-    def pending(self) -> dict[int, int]:
-        return self._cursor.live()
-
-    def oldest(self) -> int:
-        return self._cursor.oldest()
-
-    def get_state(self) -> dict[str, Any]:
-        return {"position": self._cursor.position, "schedule": self._settings}
-
-    def at(self, state: dict[str, Any], num_items: int | None) -> "FixedOrder":
-        if state["schedule"] != self._settings:
-            raise ValueError(
-                f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
-                f"({state['schedule']}), this one has ({self._settings}); "
-                "restore it into an equal stage (after its first epoch, echo_iterable derives the "
-                "seed from the epoch, unless reshuffle_each_iteration=False)"
-            )
-        cursor = self._schedule.cursor(state["position"], num_items)
-        return FixedOrder(cursor, self._size, self._drop_remainder)
-
-    @property
-    def _settings(self) -> str:
-        return f"{self._schedule.factor}, {self._schedule.shuffle_buffer}, {self._schedule.seed}"
 
 
 def _scale(number, numerator: int, denominator: int, offset: int = 0):

@@ -1,7 +1,7 @@
 """The echo stage as a Grain data set: `EchoIterDataset` and `OpportunisticIterDataset`.
 
 Both read, store, emit and restore items alike. They differ in the order of the copies, which is
-`echo.schedule.FixedOrder` or `echo.auto.AutoOrder`.
+`echo.schedule.EchoCursor` or `echo.auto.AutoOrder`.
 """
 
 import functools
@@ -16,7 +16,7 @@ from echo.echo_pass import EchoPass
 from echo.gather_plan import PlanStore
 from echo.order import Order
 from echo.readers import CHUNK_ITEMS, BackgroundReader, RandomAccessReader, SequentialReader
-from echo.schedule import EchoSchedule, FixedOrder
+from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
 
@@ -171,8 +171,8 @@ class EchoIterDataset(_EchoStage):
         self.drop_remainder = checked_switch("drop_remainder", drop_remainder)
         self.round_size = self.schedule.max_admitted(self.outputs)
 
-    def new_order(self, num_items: int | None) -> FixedOrder:
-        return FixedOrder(self.schedule.cursor(0, num_items), self.outputs, self.drop_remainder)
+    def new_order(self, num_items: int | None) -> EchoCursor:
+        return EchoCursor(self.schedule, 0, num_items, self.outputs, self.drop_remainder)
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
         return self.schedule.max_pending(outputs, num_items)

@@ -131,9 +131,31 @@ def test_a_cursor_can_start_anywhere(factor, slots, n, at):
     assert outputs_of(schedule, position, n, step=3) == whole[position:]
     # The same where the end becomes known only later, as late as it can be.
     steady = max(0, min(position, len(whole) - schedule.slots + 1))
-    cursor = schedule.cursor(steady).ending(n)
+    cursor = schedule.cursor(max(0, steady - 3))
+    cursor.take(min(3, steady))
+    cursor.end(n)
     fresh, copy = cursor.take(len(whole) + 1)
     assert list(zip(fresh.tolist(), copy.tolist(), strict=True)) == whole[steady:]
+
+
+@examples
+@hypothesis.given(
+    factor=FACTORS, slots=st.integers(0, 30), start=st.integers(0, 200), at=st.integers(0, 200)
+)
+def test_a_rewound_cursor_has_yet_to_emit_what_is_pending(factor, slots, start, at):
+    schedule = EchoSchedule(factor, slots, seed=7)
+    cursor = schedule.cursor(start)
+    rewound = cursor.rewound(at)
+    assert (rewound is cursor) == (0 <= at - start <= schedule.slots)
+    assert rewound.position <= at
+    if rewound is not cursor:
+        before, _ = schedule.cursor().take(rewound.position)
+        assert not set(before.tolist()) & set(schedule.cursor(at).pending())
+        # Nor is it further back than the first output that may emit an item that is to come.
+        next_position = rewound.position + 1
+        if next_position <= at:
+            oldest = schedule.cursor(at).oldest()
+            assert schedule.num_outputs(oldest) < next_position + schedule.slots - 1
 
 
 @pytest.mark.parametrize(("factor", "slots"), [(3, 4), (1.5, 30), ("2.25", 0), (2, 1)])
@@ -156,8 +178,8 @@ def test_live_items_are_those_admitted_with_copies_left(factor, slots, n, at):
     admitted = schedule.admitted(position, n)
     cursor = schedule.cursor(position, n)
     expected = {item: to_come[item] for item in range(admitted) if to_come[item]}
-    assert cursor.live() == expected
-    assert list(cursor.live()) == sorted(expected)
+    assert cursor.pending() == expected
+    assert list(cursor.pending()) == sorted(expected)
     if whole[position:]:
         assert cursor.oldest() == min(to_come)
         cursor.take(1)  # now some of the future is planned
@@ -255,4 +277,4 @@ def test_the_number_of_stored_items_matches_the_formula(factor):
         admitted = schedule.admitted(position)
         stored.append(np.count_nonzero(last_output[:admitted] >= position))
     assert np.mean(stored) == pytest.approx(formula, rel=0.03)
-    assert len(schedule.cursor(50_000).live()) == pytest.approx(formula, rel=0.06)
+    assert len(schedule.cursor(50_000).pending()) == pytest.approx(formula, rel=0.06)

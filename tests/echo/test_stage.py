@@ -112,7 +112,7 @@ def test_it_emits_what_the_schedule_says_and_resumes_anywhere(
     assert source.x[:, 0].tolist() == list(range(n))
     # Upstream works once for each fresh item, and again for those that are pending.
     position = min(cut * size, len(fresh))
-    admitted, pending = schedule.admitted(position, n), set(schedule.cursor(position, n).live())
+    admitted, pending = schedule.admitted(position, n), set(schedule.cursor(position, n).pending())
     assert reads_before[:admitted] == list(range(admitted))
     assert len(set(reads_before)) == len(reads_before)
     if kind in ("map", "chunks", "stacked"):
