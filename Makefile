@@ -11,13 +11,12 @@ PROBLEMS := digits logistic sentences documents cells mnist photographs  # those
 SEARCHES := 1 2 3 4 5
 CONFIRMED := logistic sentences cells mnist documents digits photographs  # those with winners
 
-.PHONY: help demo notebooks test test-fast test-long test-extras mutants evidence check lint types format docs bench grid grid-pack confirmation clean
+.PHONY: help demo notebooks test test-long test-extras mutants evidence check lint types format docs bench grid grid-pack confirmation clean
 
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
 	@echo "make notebooks  the notebooks in JupyterLab"
 	@echo "make test    the tests: about 9 minutes on two cores"
-	@echo "make test-fast  those of them that take seconds"
 	@echo "make test-long  the others: crashes, several processes, notebooks, pages' commands"
 	@echo "make test-extras  the tests of integrations, whose packages take gigabytes"
 	@echo "make mutants  how many small mistakes the tests notice: many hours"
@@ -38,9 +37,6 @@ notebooks: $(VENV)/.installed-notebooks
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "not long and not extras"
-
-test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "not slow and not multiprocess and not long and not extras"
 
 test-long: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "long and not extras"

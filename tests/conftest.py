@@ -1,4 +1,4 @@
-"""How all tests run: compiled once and without optimizing, long files first; shared fixtures.
+"""How all tests run: compiled once and without optimizing; shared fixtures.
 
 No test's verdict may depend on how fast the machine is or how its processor rounds. Tests wait for
 events, or go by clocks of their own; a timeout only ends what hangs.
@@ -60,22 +60,6 @@ _compile_without_optimizing()
 # A shell starts a background job with SIGINT ignored, and commands under test would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config):
-    """Has pytest-xdist keep the order of `pytest_collection_modifyitems`."""
-    config.option.loadscopereorder = False
-
-
-def pytest_collection_modifyitems(items):
-    """Files without slow tests come last, so that no process is left with a long one at the end."""
-    slow = {
-        item.path
-        for item in items
-        if {"slow", "long"} & {mark.name for mark in item.iter_markers()}
-    }
-    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish():

@@ -32,7 +32,6 @@ def test_there_are_five_recipes():
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 @pytest.mark.parametrize("title", sorted({*WRITES, *PRINTS}))
 def test_a_recipe_applies_and_its_command_runs(title, tmp_path):
     for package in COPIED:

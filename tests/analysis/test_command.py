@@ -40,7 +40,6 @@ def small(tmp_path):
     return write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
 
 
-@pytest.mark.slow
 def test_report_is_printed_and_written(small):
     done = run_process(small)
     assert (done.returncode, done.stderr) == (0, "")
@@ -67,7 +66,6 @@ def test_narrow_terminal_shows_every_column(small, capsys, monkeypatch):
         assert word in printed
 
 
-@pytest.mark.slow
 def test_target_flag_judges_at_another_target(small, tmp_path, capsys):
     assert run([str(small), "--target=0.85", f"--out={tmp_path / 'easy'}"]) == 0
     assert "85% validation accuracy" in capsys.readouterr().out
@@ -83,7 +81,6 @@ def test_damaged_trial_is_named_in_one_sentence(small, capsys):
     assert "baseline/1/0" in warning
 
 
-@pytest.mark.slow
 def test_single_runs_are_compared(tmp_path, capsys):
     echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
     write_trial(tmp_path / "plain", [0.1, 0.1, 0.9])
@@ -175,7 +172,6 @@ def evil(tmp_path):
     return root
 
 
-@pytest.mark.slow
 def test_text_of_records_is_escaped_and_pages_fetch_nothing(evil, capsys):
     assert run([str(evil)]) == 0
     printed = capsys.readouterr()

@@ -131,7 +131,6 @@ OTHERS = [
 WITH_OTHERS = ("factor", "quality")  # most conditions, and scores of the other sort
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_figure_is_readable(tmp_path, kind):
     conditions, changes, first = KINDS[kind]

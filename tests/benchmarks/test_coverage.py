@@ -59,7 +59,6 @@ CLAIMED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMED)
 def test_an_interval_covers_its_nominal_level(name):
     rows = coverage.simulated([CLAIMED[name]], STUDIES, POOL)

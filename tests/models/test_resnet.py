@@ -78,18 +78,6 @@ def test_the_stride_of_a_bottleneck_is_in_its_3x3_convolution():
     assert shapes == [(1, 9, 9, 8), (1, 5, 5, 8), (1, 5, 5, 32), (1, 5, 5, 32)]
 
 
-@pytest.mark.parametrize(
-    ("depth", "expected"),
-    [
-        (50, [[True] + [False] * (blocks - 1) for blocks in (3, 4, 6, 3)]),
-        (18, [[False, False]] + [[True, False]] * 3),
-    ],
-)
-def test_projections_stand_only_where_the_shape_changes(depth, expected):
-    stages = abstract(ResNetBackbone, depth=depth).stages
-    assert [[block.projection is not None for block in blocks] for blocks in stages] == expected
-
-
 @pytest.mark.parametrize("depth", [18, 50])
 def test_residual_branches_start_as_zero(depth):
     # One stage only, since compiling the initial weights is what takes time here.

@@ -193,22 +193,6 @@ def test_no_batch_waits_for_the_compiler(fuses):
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize("insertion", INSERTIONS)
-def test_copy_zero_is_the_same_in_every_condition(insertion):
-    plain = {i: image for b in batches_of(mini()) for i, image in rows_of(b)}
-    echoed = batches_of(mini(**echoing(insertion, 0, factor=2)))
-    for batch in echoed:
-        for copy, (index, image) in zip(batch.copy, rows_of(batch), strict=True):
-            if copy == 0 or insertion != "before_augmentation":
-                np.testing.assert_array_equal(image, plain[index])
-            else:
-                assert not np.array_equal(image, plain[index])
-
-
-def rows_of(batch):
-    return zip(batch.index.tolist(), batch.data["image"], strict=True)
-
-
 def test_the_device_augments_as_the_host_does():
     on_host = batches_of(mini(**echoing("before_augmentation", 20)))
     config = mini(**echoing("before_augmentation", 20), augment_on="device")
