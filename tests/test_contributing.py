@@ -31,6 +31,19 @@ def test_there_are_five_recipes():
     assert set(RECIPES) == {*WRITES, *PRINTS}
 
 
+@pytest.mark.parametrize("title", sorted(RECIPES))
+def test_the_diff_of_a_recipe_applies(title, tmp_path):
+    diff, _ = RECIPES[title]
+    for name in re.findall(r"^--- a/(\S+)", diff, re.M):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in re.findall(r"^\+\+\+ b/(\S+)", diff, re.M):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    pages.apply(diff, tmp_path)
+    for path in tmp_path.glob("**/*.py"):
+        compile(path.read_text(encoding="utf-8"), path.name, "exec")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("title", sorted({*WRITES, *PRINTS}))
 def test_a_recipe_applies_and_its_command_runs(title, tmp_path):

