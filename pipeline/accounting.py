@@ -19,15 +19,11 @@ from runs.study import augments_repeats, default_buffer, default_max_factor
 RepeatedRows = Callable[[int, np.ndarray], np.ndarray]
 
 
-def total_steps(config: ConfigDict) -> int:
-    """The number of batches in a run's budget: those of its shortest stream."""
-    return min(counts.batches for counts in Counts.of_all(config))
-
-
-def horizon_steps(config: ConfigDict) -> int:
-    """The number of batches that this condition makes of the schedule's horizon."""
-    fresh = config.optimizer.schedule.horizon_fresh_examples or config.budget.fresh_examples
-    return min(counts.batches for counts in Counts.of_all(config, fresh))
+def total_steps(config: ConfigDict, num_fresh: int = 0) -> int:
+    """The number of batches that this condition makes of so many fresh examples (0: the budget):
+    those of its shortest stream."""
+    streams = range(config.echo.streams)
+    return min(Counts.of(config, stream, num_fresh).batches for stream in streams)
 
 
 def copy_diagnostics(config: ConfigDict, num_examples: int) -> CopyDiagnostics:
@@ -43,12 +39,11 @@ def copy_diagnostics(config: ConfigDict, num_examples: int) -> CopyDiagnostics:
     if config.echo.policy == "fixed":
         streams = _fixed_streams(config, range(config.echo.streams))
         return CopyDiagnostics(config.batch_size, streams)
-    streams = []
-    for stream, counts in enumerate(Counts.of_all(config)):
+    streams, outputs = [], Counts.of(config, 0).outputs_per_batch
+    for stream in range(config.echo.streams):
         slots, seed = buffer_slots(config, stream), echo_seed(config, stream)
         repeats = Repeats(max_factor(config), slots, seed)
-        order = DecidedOrder(repeats, counts.outputs_per_batch)
-        streams.append(Stream(order, counts.outputs_per_batch))
+        streams.append(Stream(DecidedOrder(repeats, outputs), outputs))
     return CopyDiagnostics(config.batch_size, streams)
 
 
@@ -84,12 +79,11 @@ class Counts(NamedTuple):
     outputs_per_batch: int
 
     @classmethod
-    def of(cls, config: ConfigDict, stream: int, num_fresh: int | None = None) -> "Counts":
-        """Counts of one stream, for `num_fresh` fresh examples in all streams (None: the
-        budget)."""
+    def of(cls, config: ConfigDict, stream: int, num_fresh: int = 0) -> "Counts":
+        """Counts of one stream, for `num_fresh` fresh examples in all streams (0: the budget)."""
         rows = config.batch_size // config.echo.streams
-        total = config.budget.fresh_examples if num_fresh is None else num_fresh
-        fresh = len(range(stream, total, config.echo.streams))
+        num_fresh = num_fresh or config.budget.fresh_examples
+        fresh = len(range(stream, num_fresh, config.echo.streams))
         if config.dataset.spaced_epochs > 1:
             return cls(echo.EchoSchedule(config.dataset.spaced_epochs), fresh, 1, rows)
         if config.echo.insertion == "none":
@@ -100,10 +94,6 @@ class Counts(NamedTuple):
         if config.echo.insertion == "after_batching":
             return cls(schedule, fresh // rows, rows, 1)
         return cls(schedule, fresh, 1, rows)
-
-    @classmethod
-    def of_all(cls, config: ConfigDict, num_fresh: int | None = None) -> list["Counts"]:
-        return [cls.of(config, stream, num_fresh) for stream in range(config.echo.streams)]
 
     @property
     def batches(self) -> int:

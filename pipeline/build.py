@@ -4,7 +4,7 @@
               before_augmentation   after_augmentation   after_batching
 
 `config.echo.insertion` selects one of the three echo stages, or none. Nothing else differs between
-the conditions of a study, but for how far they read ahead (`example_options`, `batch_options`).
+the conditions of a study, but for how far they read ahead (`_stream_batches`, `batch_options`).
 """
 
 import functools
@@ -112,18 +112,20 @@ def _stream_batches(
     """One of echo.streams streams: every n-th fresh example, and its block of rows per batch, of
     which it reads some `ahead` where it reads whole ones."""
     insertion, rows = config.echo.insertion, config.batch_size // config.echo.streams
+    # Single examples are read on all cores, two batches ahead.
+    examples_ahead = grain.ReadOptions(num_threads=CORES, prefetch_buffer_size=2 * rows)
 
     # read -> decode: both are in `read`
     if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
         return epoch_repeats.batches(config, read, augment, rows).to_iter_dataset(ahead)
     if insertion == "before_augmentation":  # echo -> augment -> batch, a whole batch at a time
-        echoed = echo_stage(read, batch_size=rows, read_options=example_options(rows))
+        echoed = echo_stage(read, batch_size=rows, read_options=examples_ahead)
         return echoed.map(functools.partial(_batch, read, None)).map(augment)
 
     # -> augment
     examples = MapChunks(read, lambda data, i: augment(read.first_copy(data, i)).data)
     if insertion == "after_augmentation":  # echo -> batch
-        echoed = echo_stage(examples, batch_size=rows, read_options=example_options(rows))
+        echoed = echo_stage(examples, batch_size=rows, read_options=examples_ahead)
         return echoed.map(functools.partial(_batch, read, None))
 
     # -> batch
@@ -184,11 +186,6 @@ def _batch(read: Read, rows: int | None, echoed: echo.Echoed) -> Batch:
         data = data._replace(fresh=fresh_index(data.fresh))
     copy = echoed.copy if rows is None else np.full(rows, int(echoed.copy))
     return Batch(data, index, copy, echoed.fresh * (rows or 1))
-
-
-def example_options(rows: int) -> grain.ReadOptions:
-    """For examples in batches of `rows`: read on all cores, two batches ahead."""
-    return grain.ReadOptions(num_threads=CORES, prefetch_buffer_size=2 * rows)
 
 
 def batch_options(rows: int, streams: int, example_bytes: int) -> grain.ReadOptions:

@@ -1,7 +1,7 @@
 """Batches of a whole split in order, each example once."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import grain
 import numpy as np
@@ -29,25 +29,28 @@ def evaluation_batches(
         batch_size: examples per batch, over all processes.
         held: the rows of each batch that this process decodes; None for all.
     """
+
+    def decode(numbers: Sequence[int]) -> Arrays:
+        return decode_records(source, numbers, lambda records, *_: functions.decode(records))
+
     held = range(batch_size) if held is None else held
-    batches = _EvaluationBatches(source, functions, batch_size, held)
-    return list(batches) if batches.nbytes() <= _CACHE_BYTES else batches
+    batches = _EvaluationBatches(len(source), decode, batch_size, held)
+    nbytes = len(source) * sum(array.nbytes for array in decode([0]).values())
+    return list(batches) if nbytes <= _CACHE_BYTES else batches
 
 
 class _EvaluationBatches:
-    def __init__(self, source: Source, functions: StageFunctions, batch_size: int, held: range):
-        self._source, self._functions = source, functions
+    def __init__(
+        self, size: int, decode: Callable[[Sequence[int]], Arrays], batch_size: int, held: range
+    ):
+        self._size, self._decode = size, decode
         self._batch_size, self._held = batch_size, held
 
-    def nbytes(self) -> int:
-        row = self._decode([0])
-        return len(self._source) * sum(array.nbytes for array in row.values())
-
     def __iter__(self) -> Iterator[EvaluationBatch]:
-        last = len(self._source) - 1
+        last = self._size - 1
         rows = [
             np.arange(start + self._held.start, start + self._held.stop)
-            for start in range(0, len(self._source), self._batch_size)
+            for start in range(0, self._size, self._batch_size)
         ]
         real = [[number for number in row.tolist() if number <= last] or [last] for row in rows]
         chunks = [numbers[i : i + CHUNK] for numbers in real for i in range(0, len(numbers), CHUNK)]
@@ -62,9 +65,3 @@ class _EvaluationBatches:
             if missing := len(row) - len(numbers):
                 data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
             yield data, (row <= last).astype(np.float32)
-
-    def _decode(self, numbers: Sequence[int]) -> Arrays:
-        def decode(records, *_):
-            return self._functions.decode(records)
-
-        return decode_records(self._source, numbers, decode)

@@ -39,32 +39,6 @@ _MAX_CACHED_ORDER = 2**20
 _CIPHER_ROUNDS = 8
 
 
-def decode_records(source: Source, numbers: Sequence[int], decode: Decode) -> Arrays:
-    """Reads the records `numbers` and decodes them together, as copy 0 of the fresh examples of
-    these numbers; raises RecordError for the first that cannot be read or decoded."""
-    index_n = np.asarray(numbers, np.int64)
-    rows = Batch(source.__getitems__(numbers), index_n, np.zeros_like(index_n), 0)
-    return decode_read(source, numbers, rows, decode)
-
-
-def decode_read(source: Source, numbers: Sequence[int], rows: "Batch", decode: Decode) -> Arrays:
-    """Decodes the records `numbers`, which have been read from `source` as the data of `rows`;
-    raises RecordError for the first that cannot be decoded."""
-    try:
-        return decode(rows.data, rows.index, rows.copy)
-    except Exception:  # a damaged record can make a decoder raise anything
-        for i, (number, record) in enumerate(zip(numbers, rows.data, strict=True)):
-            try:
-                decode([record], rows.index[i : i + 1], rows.copy[i : i + 1])
-            except Exception as error:
-                fields = {k: value for k, value in record.items() if len(repr(value)) <= 64}
-                raise RecordError(
-                    f"{source.where(number)} {fields} cannot be decoded: {reason(error)}; fix it, "
-                    "or leave it out of the split"
-                ) from error
-        raise
-
-
 class Batch(NamedTuple):
     """What the pipeline passes to the training step, and from stage to stage.
 
@@ -88,6 +62,32 @@ class Batch(NamedTuple):
 
 
 Stage = Callable[[Batch], Batch]
+
+
+def decode_records(source: Source, numbers: Sequence[int], decode: Decode) -> Arrays:
+    """Reads the records `numbers` and decodes them together, as copy 0 of the fresh examples of
+    these numbers; raises RecordError for the first that cannot be read or decoded."""
+    index_n = np.asarray(numbers, np.int64)
+    rows = Batch(source.__getitems__(numbers), index_n, np.zeros_like(index_n), 0)
+    return decode_rows(rows, decode, lambda row: source.where(numbers[row]))
+
+
+def decode_rows(rows: Batch, decode: Decode, where: Callable[[int], str]) -> Arrays:
+    """Decodes raw records, the data of `rows`; raises RecordError for the first that cannot be
+    decoded. `where` names the record of a row."""
+    try:
+        return decode(rows.data, rows.index, rows.copy)
+    except Exception:  # a damaged record can make a decoder raise anything
+        for row, record in enumerate(rows.data):
+            try:
+                decode([record], rows.index[row : row + 1], rows.copy[row : row + 1])
+            except Exception as error:
+                fields = {k: value for k, value in record.items() if len(repr(value)) <= 64}
+                raise RecordError(
+                    f"{where(row)} {fields} cannot be decoded: {reason(error)}; fix it, or leave "
+                    "it out of the split"
+                ) from error
+        raise
 
 
 class StackedItems(grain.MapDataset):
@@ -117,9 +117,10 @@ class Read(StackedItems):
         self, source: Source, seed: int, num_fresh: int, decode: Decode, stream=0, streams=1
     ):
         super().__init__()
-        self._source, self._seed, self._decode = source, seed, decode
+        self._source, self._decode = source, decode
         self._indices = range(stream, num_fresh, streams)
         self.num_records = len(source)
+        self._record_numbers = functools.partial(record_numbers, num_records=len(source), seed=seed)
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -139,17 +140,16 @@ class Read(StackedItems):
     def read(self, batch: Batch) -> Batch:
         """Reads the raw records of a batch."""
         with TraceAnnotation("read"):
-            return batch._replace(data=self._source.__getitems__(self._numbers(batch)))
+            return batch._replace(data=self._source.__getitems__(self._record_numbers(batch.index)))
 
     def decode(self, batch: Batch) -> Batch:
         """Decodes the raw records of a batch; raises RecordError for one that is damaged."""
-        numbers = self._numbers(batch)
-        with TraceAnnotation("decode"):
-            data = decode_read(self._source, numbers, batch, self._decode)
-        return batch._replace(data=data)
 
-    def _numbers(self, batch: Batch) -> list[int]:
-        return record_numbers(batch.index, self.num_records, self._seed)
+        def where(row: int) -> str:
+            return self._source.where(self._record_numbers(batch.index)[row])
+
+        with TraceAnnotation("decode"):
+            return batch._replace(data=decode_rows(batch, self._decode, where))
 
 
 def record_numbers(index_n: np.ndarray, num_records: int, seed: int) -> list[int]:

@@ -44,7 +44,8 @@ class FixedPolicy:
     def __init__(self, config: ConfigDict, held: range):
         self._config = config
         self.total_steps = accounting.total_steps(config)
-        self.horizon_steps = accounting.horizon_steps(config)
+        horizon = config.optimizer.schedule.horizon_fresh_examples
+        self.horizon_steps = accounting.total_steps(config, horizon)
         echoes = config.echo.insertion != "none" and config.echo.factor > 1
         self.repeats = echoes or config.dataset.spaced_epochs > 1
         others = [stream for stream in range(config.echo.streams) if stream not in held]
@@ -57,10 +58,6 @@ class FixedPolicy:
         `batch_size` and `read_options`."""
         settings = accounting.stage_settings(self._config, stream)
         return functools.partial(echo.EchoIterDataset, factor=self._config.echo.factor, **settings)
-
-    def ended(self, taken: int) -> bool:
-        """Whether the input is known to end after `taken` batches."""
-        return taken == self.total_steps
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
         """Batch `number`, from 1, of the blocks of the streams held here.
@@ -143,10 +140,9 @@ class _Iterator(grain.DatasetIterator):
         self._before: dict[str, Any] | None = None
 
     def __next__(self) -> Batch:
-        if self._ended:  # without asking other processes, which may not be asked again
-            raise StopIteration
         policy = self._dataset.policy
-        if policy.ended(self._taken):
+        # Without asking other processes, which may not be asked again.
+        if self._ended or self._taken == policy.total_steps:
             raise StopIteration
         self._before = self.get_state()
         try:

@@ -76,7 +76,7 @@ class AutoPolicy(FixedPolicy):
     """
 
     read_ahead = False  # a prefetched batch would be decided before it is needed
-    total_steps = horizon_steps = None
+    total_steps = horizon_steps = None  # `combine` finds the end
     repeats = True
 
     def __init__(
@@ -111,9 +111,6 @@ class AutoPolicy(FixedPolicy):
             earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
             **accounting.stage_settings(self._config, stream),
         )
-
-    def ended(self, taken: int) -> bool:
-        return False  # `combine` finds out
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
         counts = None

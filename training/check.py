@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from configs import base
 from configs.fields import FieldError
-from data.throttle import Limits
-from pipeline.accounting import horizon_steps, total_steps
+from data.throttle import limits
+from pipeline.accounting import total_steps
 from runs import cli, records
 from runs.study import check_target_value, is_share
 from workloads.interface import Workload
@@ -49,6 +49,12 @@ def check(config: ConfigDict) -> None:
                 "all fields"
             ) from error
     check_rules(config)
+    seconds = limits(config).record_seconds
+    _refuse(
+        seconds > MAX_RECORD_SECONDS,
+        f"upstream lets a record pass in {seconds:.3g} seconds; allowed: {MAX_RECORD_SECONDS} "
+        "seconds at most, by a higher rate or fewer and shorter stalls",
+    )
 
 
 def check_rules(config: ConfigDict) -> None:
@@ -113,7 +119,7 @@ def check_rules(config: ConfigDict) -> None:
         "batch size",
     )
     _refuse(
-        horizon_steps(config) < 1,
+        total_steps(config, horizon) < 1,
         f"optimizer.schedule.horizon_fresh_examples is {horizon}, which gives no batch of {rows}; "
         "allowed: at least the batch size, or 0 for the budget",
     )
@@ -208,16 +214,6 @@ def held_streams(config: ConfigDict, held_rows: range) -> range:
         f"allowed: a multiple of {processes}",
     )
     return range(held_rows.start // rows, held_rows.stop // rows)
-
-
-def check_speed(limits: Limits) -> None:
-    """Checks that a record passes a throttled upstream in a sensible time."""
-    seconds = limits.record_seconds
-    _refuse(
-        seconds > MAX_RECORD_SECONDS,
-        f"upstream lets a record pass in {seconds:.3g} seconds; allowed: {MAX_RECORD_SECONDS} "
-        "seconds at most, by a higher rate or fewer and shorter stalls",
-    )
 
 
 def exhaustion(error: BaseException, config: ConfigDict) -> str | None:

@@ -16,7 +16,7 @@ import workloads
 from configs import base
 from data.sources import DatasetInfo, Source
 from data.splits import open_data, open_splits
-from data.throttle import StoppableClock, limits
+from data.throttle import StoppableClock
 from echo.diagnostics import CopyDiagnostics
 from pipeline import accounting, build
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
@@ -51,7 +51,6 @@ class Experiment:
         upstream_clock: what the limits of config.upstream go by; stopped while the run does not
             train.
         copies: how repeats are spread over the batches.
-        repeated_rows: which rows of a batch are repeats.
     """
 
     config: ConfigDict
@@ -67,7 +66,6 @@ class Experiment:
     target: records.Target
     upstream_clock: StoppableClock
     copies: CopyDiagnostics
-    repeated_rows: accounting.RepeatedRows
 
 
 class OpenData(NamedTuple):
@@ -82,7 +80,6 @@ class OpenData(NamedTuple):
 def open_splits_of(config: ConfigDict) -> OpenData:
     """Checks `config` and opens its data; raises InputError."""
     check.check(config)
-    check.check_speed(limits(config))
     clock = StoppableClock()  # the training split may be throttled, the validation split never is
     source, held_out, info = open_data(config, clock)
     data = {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
@@ -140,7 +137,6 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         target=records.Target(**config.target),
         upstream_clock=clock,
         copies=copies,
-        repeated_rows=accounting.repeated_rows(config, held),
     )
 
 
@@ -165,7 +161,6 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         policy=FixedPolicy(config, other.held_streams),
         target=records.Target(**config.target),
         copies=accounting.copy_diagnostics(config, len(other.source)),
-        repeated_rows=accounting.repeated_rows(config, other.held_streams),
     )
 
 

@@ -13,7 +13,7 @@ from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
 from configs import base
-from pipeline import streams
+from pipeline import accounting, streams
 from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch
 from runs import cli, origins, processes, records, resuming, tracking, workdirs
@@ -109,6 +109,7 @@ class Run:
         self._loss: float | None = None  # the training loss of the last step that was read
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved = -1  # the step of the last checkpoint
+        self._repeated_rows: accounting.RepeatedRows | None = None
         self._held = contextlib.ExitStack()  # the directory and what follows the run
         tools = tools or tracking.Tools(root=workdir)
         with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
@@ -362,8 +363,10 @@ class Run:
         if not gradient_statistics.due(step, self.config.gradient_statistics_every_steps):
             return {}
         self._log()
+        if self._repeated_rows is None:
+            self._repeated_rows = accounting.repeated_rows(self.config, run.held_streams)
         with self._paused("gradient statistics") as state:
-            repeat_b = run.repeated_rows(step, batch.copy)
+            repeat_b = self._repeated_rows(step, batch.copy)
             data_seed = np.uint32(self.config.seed.data)
             return gradient_statistics.measured(run.program, state, rows, repeat_b, data_seed)
 

@@ -118,7 +118,14 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
             "2 or more, over which it splits layers, and 'replicated' or 'fsdp' with 1"
         )
     leaves, structure = jax.tree.flatten_with_path(shapes)
-    specs: list[Any] = [_partition(mesh, choice, _name(path), leaf.shape) for path, leaf in leaves]
+    # The components of a leaf's path without the 'value' that NNX variables append.
+    names = [
+        jax.tree_util.keystr(path, simple=True, separator="/").split("/") for path, _ in leaves
+    ]
+    specs: list[Any] = [
+        _partition(mesh, choice, tuple(name[:-1]), leaf.shape)
+        for name, (_, leaf) in zip(names, leaves, strict=True)
+    ]
     if choice == "tensor" and not any("model" in spec for spec in specs):
         raise MeshError(
             "config.sharding is 'tensor', which splits a Transformer's layers, and this network "
@@ -153,8 +160,3 @@ def _largest_axis(shape: tuple[int, ...], parts: int) -> int | None:
         return None
     divisible = [axis for axis, size in enumerate(shape) if size % parts == 0]
     return max(divisible, key=lambda axis: (shape[axis], axis), default=None)
-
-
-def _name(path) -> tuple[str, ...]:
-    """The components of a leaf's path without the 'value' that NNX variables append."""
-    return tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))[:-1]

@@ -77,7 +77,7 @@ class Program:
 
     def __init__(self, task: Task):
         self.task = task
-        abstract = nnx.eval_shape(lambda: self._new_model(np.uint32(0)))
+        abstract = nnx.eval_shape(self._new_model, np.uint32(0))
         self._graphdef, _, self._model_variables = nnx.split(abstract, nnx.Param, ...)
         self.replicated = sharding.replicated(task.mesh)
         self.state_shapes = shapes = jax.eval_shape(self._init_arrays, np.uint32(0))

@@ -108,7 +108,7 @@ def test_only_the_learning_rate_follows_a_schedule():
 def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
     config = mini(**echoing(*at), optimizer__schedule__horizon_fresh_examples=horizon)
     # floor(e * H) copies in whole batches of 32, whatever the buffer
-    assert accounting.horizon_steps(config) == (horizon or 640) * config.echo.factor // 32
+    assert accounting.total_steps(config, horizon) == (horizon or 640) * config.echo.factor // 32
 
 
 @pytest.mark.parametrize("at", [("none", 0), ("before_augmentation", 100), ("after_batching", 4)])
