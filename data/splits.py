@@ -66,25 +66,24 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
 
 
 def remarks(dataset: Any) -> list[str]:
-    """What to say of the splits of `dataset` (config.dataset) before training on them."""
+    """What to say of the splits of `dataset` (config.dataset) before training on them. That they
+    share records is no error: the accuracy on training examples is one measure of memorization."""
     with contextlib.suppress(SourceError, RecordError):  # which opening them raises
         train, validation, notes = split_names(dataset)
-        if is_own_data(dataset.name):
-            notes = (*notes, *_open_split(dataset, train)[1].notes)
-        return [*overlap(dataset, train, validation), *notes]
+        source, info = _open_split(dataset, train)
+        held_out, _ = _open_split(dataset, validation)
+        own = info.notes if is_own_data(dataset.name) else ()
+        shared = []
+        if train == validation or any(
+            a.overlaps(b) for a in source.slices for b in held_out.slices
+        ):
+            shared = [
+                f"warning: config.dataset.train_split={train!r} and validation_split="
+                f"{validation!r} share records, so the target is measured on examples that were "
+                "trained on"
+            ]
+        return [*shared, *notes, *own]
     return []
-
-
-def overlap(dataset: Any, train: str, validation: str) -> list[str]:
-    """A sentence if two splits of `dataset` (config.dataset) share records. It is no error: the
-    accuracy on training examples is one measure of memorization."""
-    one, other = (_open_split(dataset, name)[0].slices for name in (train, validation))
-    if train != validation and not any(a.overlaps(b) for a in one for b in other):
-        return []
-    return [
-        f"warning: config.dataset.train_split={train!r} and validation_split={validation!r} share "
-        "records, so the target is measured on examples that were trained on"
-    ]
 
 
 def open_source(

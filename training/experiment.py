@@ -25,7 +25,7 @@ from pipeline.streams import FixedPolicy
 from runs import cli, processes, records
 from training import check, sharding
 from training.step import Program, Task, program
-from training.transfer import Transfer, make_transfer
+from training.transfer import Transfer
 from workloads.interface import Workload
 
 # Evaluation keeps no gradients, so its batches are larger than those of training by this factor.
@@ -123,6 +123,11 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         policy = RunPolicy(config, copies)
     else:
         policy = FixedPolicy(config, held)
+    store = None
+    if config.echo.insertion != "none" and config.echo.placement == "device":
+        from training.device_store import make_store
+
+        store = make_store(config, first, workload, mesh, held)
     return Experiment(
         config=config,
         info=info,
@@ -132,7 +137,7 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         held_streams=held,
         policy=policy,
         batches=build.build(config, source, workload, held, policy, first, clock),
-        transfer=make_transfer(config, first, workload, mesh, held),
+        transfer=Transfer(mesh, store),
         validation=_evaluation_batches(config, held_out, programs.task),
         target=records.Target(**config.target),
         upstream_clock=clock,
