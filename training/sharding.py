@@ -10,6 +10,7 @@ three rules, by name and shape:
   heads, hidden units, and vocabulary. The rest is replicated.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -118,13 +119,10 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
             "2 or more, over which it splits layers, and 'replicated' or 'fsdp' with 1"
         )
     leaves, structure = jax.tree.flatten_with_path(shapes)
-    # The components of a leaf's path without the 'value' that NNX variables append.
-    names = [
-        jax.tree_util.keystr(path, simple=True, separator="/").split("/") for path, _ in leaves
-    ]
-    specs: list[Any] = [
-        _partition(mesh, choice, tuple(name[:-1]), leaf.shape)
-        for name, (_, leaf) in zip(names, leaves, strict=True)
+    text = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    specs: list[Any] = [  # by the components of the path without the 'value' that NNX appends
+        _partition(mesh, choice, tuple(text(path).split("/")[:-1]), leaf.shape)
+        for path, leaf in leaves
     ]
     if choice == "tensor" and not any("model" in spec for spec in specs):
         raise MeshError(
