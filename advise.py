@@ -55,6 +55,7 @@ from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
 from runs import processes, signals
 from runs.progress import write
+from runs.study import nested
 from training import check, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Program
@@ -210,7 +211,7 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
     return " ".join(
         f"--config.{field}={value}".removesuffix(".0")
         for field, value in fields.items()
-        if cli.get_field(config, field) != value
+        if nested(config, field) != value
     )
 
 

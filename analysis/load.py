@@ -20,7 +20,7 @@ from analysis import archive, single_runs
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
-from runs.study import Study, check_target_value, is_number, nested, parse_target, plain
+from runs.study import Study, check_target_value, is_number, nested, plain
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
@@ -385,7 +385,7 @@ def _score(result: Mapping, validation: Sequence[Mapping], target: records.Targe
         "seconds_to_target": "train_seconds",
     }
     score = dict.fromkeys(columns)
-    if result and parse_target(result["target"]) == target:
+    if result and records.Target(**result["target"]) == target:
         score = {name: result[name] for name in columns}
     else:
         for record in validation:

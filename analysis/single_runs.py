@@ -15,7 +15,6 @@ from runs.study import (
     flat,
     is_number,
     nested,
-    parse_target,
     plain,
     setting_label,
 )
@@ -64,7 +63,7 @@ def study_of(
         InputError: the runs have different targets or data sets, so one score cannot compare them.
     """
     configs = [snapshot["config"] for snapshot in snapshots]
-    targets = list(dict.fromkeys(parse_target(config["target"]) for config in configs))
+    targets = list(dict.fromkeys(records.Target(**config["target"]) for config in configs))
     metrics = {(target.metric, target.mode) for target in targets}
     if len(metrics) > 1 or (len(targets) > 1 and target is None):
         listed = "; ".join(f"{t.metric} {t.mode} {t.value:g}" for t in targets)

@@ -23,7 +23,7 @@ from configs.fields import Field
 from echo.spec import abbreviated
 from runs import records, signals
 from runs.progress import surviving_output, write
-from runs.study import flat, plain
+from runs.study import flat, nested, plain
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
 
@@ -157,17 +157,12 @@ def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:
 def directory(text: str) -> pathlib.Path:
     """The value of a flag that names a directory to write to; raises InputError for a URL, and for
     an empty name, which would be the current directory."""
-    if not text or not text.isprintable() or is_url(text):
+    if not text or not text.isprintable() or "://" in text:
         raise InputError(
             f"{abbreviated(text)} is not a directory to write to; give one, such as out/run "
             "(--mirror=URL keeps a copy elsewhere)"
         )
     return pathlib.Path(text)
-
-
-def is_url(name: str) -> bool:
-    """Whether a path is a URL, also one whose slashes pathlib has merged."""
-    return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", name))
 
 
 def expanded(path: str | os.PathLike) -> pathlib.Path:
@@ -290,14 +285,12 @@ def errors_of_file(path: str | os.PathLike) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         where = os.path.abspath(path)
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame.lineno for frame in frames if os.path.abspath(frame.filename) == where]
-        if isinstance(error, SyntaxError) and error.filename:
-            where, own = error.filename, [error.lineno]
-        line = f", line {own[-1]}" if own else ""
+        lines = [f.lineno for f in frames if os.path.abspath(f.filename) == where]
+        where += f", line {lines[-1]}" if lines else ""
         # ml_collections lists all fields and their values between the field and its suggestion
         message = re.sub(r"(?s)(does not exist).*?(Did you mean|$)", r"\1. \2", str(error))
         raise InputError(
-            f"the configuration file has an error at {where}{line}: {type(error).__name__}: "
+            f"the configuration file has an error at {where}: {type(error).__name__}: "
             f"{plain(message, 500)}; correct it there"
         ) from error
 
@@ -322,8 +315,8 @@ def load_config(
     for name in sorted({*given} ^ known):
         raise InputError(
             f"get_config() of {file} returns {'a' if name in given else 'no'} field {name}"
-            f"{_suggestion(name, known - {name})}; start from configs.base.get_config(), which has "
-            "all fields, and add your own with configs.base.add"
+            f"{_suggestion(name, known - {name})}; start from configs.base.get_config(), and add "
+            "fields with configs.base.add"
         )
     override(config, overrides)
     return config, module
@@ -346,7 +339,7 @@ def _read_override(word: str) -> tuple[str, Any]:
     name, equals, text = word.removeprefix("--config.").partition("=")
     if not equals:
         raise InputError(f"{abbreviated(word)} has no value; write --config.FIELD=VALUE")
-    return name, _read(name, text)
+    return name, read(name, text)
 
 
 def set_field(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
@@ -355,17 +348,12 @@ def set_field(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
     Raises:
         InputError: there is no such field, or it cannot have this value.
     """
-    value = _read(name, value)
+    value = read(name, value)
     parent, _, leaf = name.rpartition(".")
-    (get_field(config, parent) if parent else config)[leaf] = value
+    (nested(config, parent) if parent else config)[leaf] = value
 
 
-def get_field(config: ml_collections.ConfigDict, name: str) -> Any:
-    """The value of a field such as 'echo.factor'."""
-    return functools.reduce(lambda node, part: node[part], name.split("."), config)
-
-
-def _read(name: str, value: Any) -> Any:
+def read(name: str, value: Any) -> Any:
     """A field's value, which may be given as text, in its type; raises InputError."""
     known = {field.name: field for field in base.FIELDS}
     if name not in known:
@@ -380,10 +368,9 @@ def _read(name: str, value: Any) -> Any:
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if not close:  # perhaps the last part is right and the group is wrong
-        leaf = name.rpartition(".")[2]
-        close = [k for k in known if k.rpartition(".")[2] == leaf]
+    leaf = name.rpartition(".")[2]  # perhaps right, in another group
+    close = difflib.get_close_matches(name, known, n=1)
+    close += [other for other in known if other.rpartition(".")[2] == leaf]
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -394,7 +381,7 @@ def _help_on(fields: Sequence[Field], config_flag: str | None) -> str:
         config, title = load_config(config_flag)[0], f"the values of {config_flag}"
     lines = [f"configuration fields (--config.FIELD=VALUE) and {title}:"]
     for field in sorted(fields, key=lambda field: not field.name.startswith("echo.")):
-        lines.append(f"  {field.name} = {get_field(config, field.name)!r}")
+        lines.append(f"  {field.name} = {nested(config, field.name)!r}")
         lines.append(f"{'':8}{field.help}")
         lines.append(f"{'':8}allowed: {field.allowed}")
     return "\n".join(lines)

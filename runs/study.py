@@ -1,7 +1,7 @@
 """What a study is: conditions, search axes, score, and target, as study.json holds them.
 
-Running a study and analyzing one use the same classes. Checks raise ValueError with one sentence:
-what is wrong, its value, and what is allowed. The content of study.json was checked when written.
+Running a study and analyzing one use the same classes. They check nothing: studies/ checks what
+users give before it writes study.json.
 """
 
 import dataclasses
@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from configs import base
 from echo import spec
-from echo.spec import abbreviated
 from runs import records
 
 # What a trial is judged by: the cost of reaching the target, or the best value within the budget.
@@ -34,9 +32,6 @@ MAX_TRIALS_FACTOR = 2
 # study may grow.
 SIZES = ("trials", "max_trials", "searches")
 MAY_CHANGE = (*SIZES, "config")
-
-# Fields that may differ between the trials of a study.
-MAY_DIFFER_IN_TRIALS = base.MAY_CHANGE_IN_STUDY
 
 # The model seeds of two searches never overlap, and a trial's seed does not depend on the number of
 # trials.
@@ -61,11 +56,6 @@ _SHARE = re.compile(r"accuracy|mAP|A[PR]_?\w+")
 
 # Targets of a share that no run reaches are written as at most 2; more is a percentage.
 _MAX_SHARE = 2
-
-# A condition's name is a directory name on any file system, and appears in messages.
-_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")
-_RESERVED_NAMES = (records.STUDY, "report")  # other entries of a study's directory
-
 
 # By scale: the transform under which an axis is evenly spaced, and its inverse.
 _TRANSFORMS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
@@ -95,42 +85,9 @@ class Axis:
     values: tuple[Any, ...] = ()
 
     @classmethod
-    def from_record(cls, record: Any) -> "Axis":
-        """Reads `{"field", "scale", "min", "max"}` or `{"field", "scale", "values"}`; raises
-        ValueError."""
-        if not isinstance(record, Mapping):
-            raise ValueError(f"an axis of the search space is {abbreviated(record)}, not a dict")
-        field, scale = record.get("field"), record.get("scale")
-        if not isinstance(field, str) or scale not in SCALES:
-            raise ValueError(
-                f"an axis has field {abbreviated(field)} and scale {abbreviated(scale)}; allowed: "
-                f"the name of a field, and {', '.join(SCALES)}"
-            )
-        keys = ("values",) if scale == "choice" else ("min", "max")
-        if {*keys} - {*record} or {*record} - {"field", "scale", "min", "max", "values"}:
-            raise ValueError(
-                f"{field}: the axis has {', '.join(map(str, record))}; allowed with scale "
-                f"{scale!r}: field, scale, {', '.join(keys)}"
-            )
-        if scale == "choice":
-            values = record["values"]
-            plain_values = isinstance(values, list | tuple) and all(
-                isinstance(value, str | bool) or is_number(value) for value in values
-            )
-            if not plain_values or not values:
-                raise ValueError(
-                    f"{field}: values is {abbreviated(values)}; allowed: a list of finite numbers, "
-                    "strings, true, and false"
-                )
-            return cls(field, scale, values=tuple(values))
-        low, high = record["min"], record["max"]
-        numbers = is_number(low) and is_number(high)
-        if not numbers or low > high or (scale != "linear" and low <= 0):
-            raise ValueError(
-                f"{field}: min is {abbreviated(low)} and max is {abbreviated(high)}; allowed: "
-                f"finite numbers, min <= max{', above 0' * (scale != 'linear')}"
-            )
-        return cls(field, scale, low, high)
+    def from_record(cls, record: Mapping[str, Any]) -> "Axis":
+        """The axis that `to_record` gave."""
+        return cls(**{**record, "values": tuple(record.get("values", ()))})
 
     def to_record(self) -> dict[str, Any]:
         """The axis as study.json holds it."""
@@ -249,12 +206,8 @@ class Condition:
         Args:
             config: nested configuration (a ConfigDict or a dict) that the overrides apply to.
             label: derived from the settings if None.
-
-        Raises:
-            ValueError: an unknown insertion point, or a number out of range.
         """
         settings = _settings(config) | dict(overrides)
-        _check_settings(settings)
         insertion = settings.get("echo.insertion", "none")
         batch_size = settings.get("batch_size")
         label = None if label is None else plain(label, MAX_LABEL)
@@ -322,11 +275,7 @@ def echo_label(insertion: str, factor: float, policy: str = "fixed") -> str:
 
 
 def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
-    """The label of a planned condition: its echo setting, then each other field that it sets.
-
-    Raises:
-        ValueError: an unknown insertion point, or a number out of range.
-    """
+    """The label of a planned condition: its echo setting, then each other field that it sets."""
     echo = Condition.of("", overrides, config).label
     others = {field: value for field, value in overrides.items() if field not in ECHO_SETTINGS}
     return ", ".join([echo, *(setting_label(field, value) for field, value in others.items())])
@@ -358,17 +307,6 @@ def _settings(config: Any) -> dict[str, Any]:
     settings = {f"echo.{key}": value for key, value in (nested(config, "echo") or {}).items()}
     batch_size = nested(config, "batch_size")
     return settings if batch_size is None else settings | {"batch_size": batch_size}
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    insertion = settings.get("echo.insertion", "none")
-    if insertion not in spec.INSERTIONS:
-        allowed = ", ".join(INSERTIONS)
-        raise ValueError(f"echo.insertion is {abbreviated(insertion)}; allowed: {allowed}")
-    for name in ("echo.factor", "echo.max_factor", "echo.shuffle_buffer", "batch_size"):
-        value = settings.get(name, 1)
-        if not is_number(value) or not 0 <= value <= records.MAX_COUNT:
-            raise ValueError(f"{name} is {abbreviated(value)}; allowed: a number from 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -460,7 +398,7 @@ class Study:
     @property
     def planned_target(self) -> records.Target:
         """The target that the trials were trained for; `target` may be another one."""
-        return parse_target(self.record["target"])
+        return records.Target(**self.record["target"])
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
@@ -532,7 +470,7 @@ class Study:
         try:
             record = records.read_json(directory / records.STUDY) or {}
             return cls.from_record(record, directory.name)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise records.Damaged(f"{records.STUDY} is not a study's ({error!r})") from error
 
     @classmethod
@@ -546,13 +484,13 @@ class Study:
         return cls(
             name=plain(record.get("study") or directory_name, MAX_LABEL),
             conditions=_with_unique_labels(conditions),
-            target=parse_target(record["target"]),
+            target=records.Target(**record["target"]),
             baseline=record.get("baseline") or "",
             trials=record["trials"],
             searches=record["searches"],
             budget=record.get("budget_fresh_examples"),
             space=tuple(map(Axis.from_record, record.get("search_space") or ())),
-            score=check_score(record.get("score", FRESH_EXAMPLES)),
+            score=record.get("score", FRESH_EXAMPLES),
             config=config,
             config_flag=record.get("config") or "",
             record=record,
@@ -569,19 +507,6 @@ def _with_unique_labels(conditions: Iterable[Condition]) -> tuple[Condition, ...
     )
 
 
-def parse_target(value: Any) -> records.Target:
-    """`{"metric", "value", "mode"}` as a Target; raises ValueError."""
-    try:
-        metric, number = value["metric"], value["value"]
-        if not isinstance(metric, str) or not metric.isprintable() or not is_number(number):
-            raise TypeError
-        return records.Target(metric, float(number), value["mode"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"target is {abbreviated(value)}; allowed: an object with metric, value, mode"
-        ) from error
-
-
 def is_share(metric: str) -> bool:
     """Whether a metric is a share, from 0 to 1, which training raises."""
     return _SHARE.fullmatch(metric) is not None
@@ -594,23 +519,6 @@ def check_target_value(name: str, target: records.Target) -> None:
         raise ValueError(
             f"{name} is {target.value:g}, which {target.metric}, a share, cannot reach; allowed: "
             f"0 to 1, such as 0.9 (up to {_MAX_SHARE} for a target that no run reaches)"
-        )
-
-
-def check_score(name: Any) -> str:
-    """The name of a score; raises ValueError."""
-    if name not in SCORES:
-        raise ValueError(f"score is {abbreviated(name)}; allowed: {', '.join(SCORES)}")
-    return name
-
-
-def check_name(name: Any) -> None:
-    """Checks that a condition's name can be that of its directory; raises ValueError."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
-        raise ValueError(
-            f"a condition is named {abbreviated(name)}, as the directory of its trials will be; "
-            "allowed: up to 100 letters, digits, '_', '-', '=', and '.', not starting with '.', "
-            f"except {' and '.join(_RESERVED_NAMES)}"
         )
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +18,17 @@ from echo.spec import abbreviated
 from pipeline import accounting
 from runs import cli, origins, records, workdirs
 from runs.progress import several
-from runs.study import FRESH_EXAMPLES, MAY_CHANGE, SIZES, Study, check_name, check_score
+from runs.study import FRESH_EXAMPLES, MAY_CHANGE, SCORES, SIZES, Study, nested
 from studies import search
 
 _REQUIRED = ("conditions", "baseline", "trials", "searches")
 _OPTIONAL = ("about", "overrides", "space", "not_searched", "score")
 _BUDGET = "budget.fresh_examples"
 _DISPLAYED_TRIALS = 3
+
+# A condition's name is a directory name on any file system, and appears in messages.
+_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")
+_RESERVED_NAMES = (records.STUDY, "report")  # other entries of a study's directory
 
 # Held while study.json is extended; hidden, since a condition may be named `lock`.
 _LOCK = f".{records.LOCK}"
@@ -122,7 +127,7 @@ def vary(
             raise cli.InputError(f"--vary is {flag!r}; allowed: FIELD=VALUE,VALUE,...")
         with search.errors_of("vary", f"--vary={flag}"):
             search.check_field(name)
-            read = [_read(name, value) for value in text.split(",")]
+            read = [cli.read(name, value) for value in text.split(",")]
             if len({*read}) < len(read) or name in fields:
                 raise ValueError(f"{name} has a value twice; give each once")
         fields.append(name)
@@ -152,12 +157,6 @@ def vary(
         baseline = study.baseline_of(study.conditions[0])
         search.check_axes(study)
     return dataclasses.replace(study, baseline=baseline)
-
-
-def _read(name: str, text: str) -> Any:
-    config = base.get_config()
-    cli.set_field(config, name, text)
-    return cli.get_field(config, name)
 
 
 def check_overrides(study: Study, overrides: Sequence[str]) -> None:
@@ -221,35 +220,48 @@ def _set(config: ml_collections.ConfigDict, overrides: Any) -> None:
     for field, value in overrides.items():
         cli.set_field(config, str(field), value)
         # the analysis reads what is written here
-        if isinstance(value, str) != isinstance(cli.get_field(config, field), str):
+        if isinstance(value, str) != isinstance(nested(config, field), str):
             raise ValueError(f"{field} is {abbreviated(value)}; allowed: a number, not text")
 
 
 def _check_definition(definition: Any) -> None:
     """Checks the keys of one study in get_studies(), and the values that others do not; raises
     ValueError."""
-    given = set(definition) if isinstance(definition, dict) else set()
-    if missing := set(_REQUIRED) - given:
-        raise ValueError(f"{', '.join(sorted(missing))} is missing; add it in get_studies()")
-    if unknown := given - {*_REQUIRED, *_OPTIONAL}:
-        allowed = ", ".join([*_REQUIRED, *_OPTIONAL])
-        raise ValueError(f"{abbreviated(unknown)} is not a key of a study; allowed: {allowed}")
-    if not isinstance(definition["conditions"], dict):
-        raise ValueError(f"conditions is {abbreviated(definition['conditions'])}; allowed: a dict")
-    names: dict[str, str] = {}
-    for condition in definition["conditions"]:
-        check_name(condition)
-        if (other := names.setdefault(condition.lower(), condition)) != condition:
-            raise ValueError(
-                f"conditions {other!r} and {condition!r} differ only in case, and some file "
-                "systems would give them one directory; rename one of them"
-            )
-    if definition["baseline"] not in definition["conditions"]:
+    given = {*definition} if isinstance(definition, dict) else set()
+    missing, unknown = {*_REQUIRED} - given, given - {*_REQUIRED, *_OPTIONAL}
+    allowed = ", ".join([*_REQUIRED, *_OPTIONAL])
+    search.refuse(missing, f"{abbreviated(missing)} is missing; add it in get_studies()")
+    search.refuse(unknown, f"{abbreviated(unknown)} is no key of a study; allowed: {allowed}")
+    conditions, score = definition["conditions"], definition.get("score", FRESH_EXAMPLES)
+    search.refuse(
+        not isinstance(conditions, dict), f"conditions is {abbreviated(conditions)}, not a dict"
+    )
+    names = abbreviated([*conditions])
+    for name in conditions:
+        check_name(name)
+    search.refuse(
+        len({name.lower() for name in conditions}) < len(conditions),
+        f"its conditions {names} include names that differ only in case, and some file systems "
+        "would give them one directory; rename one of them",
+    )
+    search.refuse(
+        definition["baseline"] not in [*conditions],
+        f"its baseline is {abbreviated(definition['baseline'])}; allowed: one of its conditions, "
+        f"{names}",
+    )
+    search.refuse(
+        score not in SCORES, f"score is {abbreviated(score)}; allowed: {', '.join(SCORES)}"
+    )
+
+
+def check_name(name: Any) -> None:
+    """Checks that a condition's name can be that of its directory; raises ValueError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise ValueError(
-            f"its baseline is {abbreviated(definition['baseline'])}; allowed: one of its "
-            f"conditions, {', '.join(definition['conditions']) or 'of which it has none'}"
+            f"a condition is named {abbreviated(name)}, as the directory of its trials will be; "
+            "allowed: up to 100 letters, digits, '_', '-', '=', and '.', not starting with '.', "
+            f"except {' and '.join(_RESERVED_NAMES)}"
         )
-    check_score(definition.get("score", FRESH_EXAMPLES))
 
 
 def listing(

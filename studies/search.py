@@ -18,12 +18,14 @@ from runs.study import (
     ECHO_SETTINGS,
     FRESH_EXAMPLES,
     MAX_TRIALS_FACTOR,
+    SCALES,
     SECONDS,
     SEEDS_PER_SEARCH,
     Axis,
     Condition,
     Study,
     condition_label,
+    is_number,
     nested,
 )
 from training import check as config_check
@@ -95,19 +97,48 @@ def make_study(
     )
 
 
+def refuse(wrong: Any, message: str) -> None:
+    """Raises ValueError with the message if something is wrong."""
+    if wrong:
+        raise ValueError(message)
+
+
 def resolved_axis(record: Any, config: ml_collections.ConfigDict) -> Axis:
     """The axis of a dict. `times` names a field by whose value `min` and `max` are multiplied;
     raises ValueError."""
-    if not isinstance(record, Mapping) or "times" not in record:
-        return Axis.from_record(record)
-    axis = Axis.from_record({key: value for key, value in record.items() if key != "times"})
-    unit = nested(config, str(record["times"]))
-    if axis.values or not isinstance(unit, int | float) or unit <= 0:
-        raise ValueError(
-            f"{axis.field}: times is {abbreviated(record['times'])}, which is {abbreviated(unit)}; "
-            "allowed: the name of a field above 0, on an axis with min and max"
+    refuse(not isinstance(record, Mapping), f"its axis {abbreviated(record)} is not a dict")
+    axis = {name: value for name, value in record.items() if name != "times"}
+    field, scale = record.get("field"), record.get("scale")
+    refuse(
+        not isinstance(field, str) or scale not in SCALES,
+        f"an axis has field {abbreviated(field)} and scale {abbreviated(scale)}; allowed: the name "
+        f"of a field, and {', '.join(SCALES)}",
+    )
+    keys = ["field", "scale", *(["values"] if scale == "choice" else ["min", "max"])]
+    refuse(
+        {*keys} - {*axis} or {*axis} - {"field", "scale", "min", "max", "values"},
+        f"{field}: the axis has {abbreviated([*record])}; allowed with scale {scale!r}: "
+        f"{', '.join(keys)}",
+    )
+    if scale == "choice":
+        values = axis["values"]
+        listed = isinstance(values, list | tuple) and values and "times" not in record
+        refuse(not listed, f"{field}: values is {abbreviated(values)}; allowed: a list")
+        return Axis(field, scale, values=tuple(values))
+    low, high, unit = axis["min"], axis["max"], 1
+    refuse(
+        not (is_number(low) and is_number(high) and low <= high and (scale == "linear" or low > 0)),
+        f"{field}: min is {abbreviated(low)} and max is {abbreviated(high)}; allowed: finite "
+        f"numbers, min <= max{', above 0' * (scale != 'linear')}",
+    )
+    if "times" in record:
+        unit: Any = nested(config, str(record["times"]))
+        refuse(
+            not is_number(unit) or unit <= 0,
+            f"{field}: times is {abbreviated(record['times'])}, which is {abbreviated(unit)}; "
+            "allowed: the name of a field above 0",
         )
-    return Axis(axis.field, axis.scale, axis.min * unit, axis.max * unit)
+    return Axis(field, scale, low * unit, high * unit)
 
 
 def point(space: Sequence[Axis], search: int, trial: int) -> dict[str, Any]:
@@ -216,25 +247,22 @@ def check_axes(study: Study) -> None:
             for value in _extremes(axis):
                 with errors_of(study.name, _searched(axis, value)):
                     cli.set_field(base.get_config(), axis.field, value)
-            if fields[axis.field] > 1:
-                raise ValueError(f"it searches {axis.field} on two axes; keep one of them")
-            if axis.field in ECHO_SETTINGS:
-                raise ValueError(
-                    f"it searches {axis.field}, by which its conditions differ; give each of its "
-                    "values a condition instead"
-                )
-            if any(axis.field in condition.overrides for condition in study.conditions):
-                raise ValueError(
-                    f"a condition sets {axis.field}, which the search space varies too; leave it "
-                    "out of one of them"
-                )
+            refuse(fields[axis.field] > 1, f"it searches {axis.field} on two axes; keep one")
+            refuse(
+                axis.field in ECHO_SETTINGS,
+                f"it searches {axis.field}, by which conditions differ; make a condition of each",
+            )
+            refuse(
+                any(axis.field in condition.overrides for condition in study.conditions),
+                f"a condition sets {axis.field}, which the search space varies too; leave one out",
+            )
 
 
 def check_values(study: Study) -> None:
     """Checks the extremes of each axis in each condition, combined with a drawn point of the other
-    axes, the whole numbers and choices of the trials, and the seeds of the last one; raises
+    axes, the points of the trials, and the seeds of the last one; raises
     InputError."""
-    combinations = _combinations(study)
+    drawn = list(_drawn(study))
     for condition in study.conditions:
         subject = f"condition {condition.name!r}"
         config = trial_config(study, condition, 0, 0)
@@ -249,7 +277,7 @@ def check_values(study: Study) -> None:
             for value in _extremes(axis):
                 with errors_of(study.name, f"{subject}: {_searched(axis, value)}"):
                     config_check.check(_configured(config, {axis.field: value}))
-        for trial, values in combinations.items():
+        for trial, values in drawn:
             with errors_of(study.name, f"{subject}, {trial}"):
                 for name, value in values.items():
                     cli.set_field(config, name, value)
@@ -265,21 +293,15 @@ def check_values(study: Study) -> None:
                 make_experiment(_configured(config, {axis.field: value}))
 
 
-def _combinations(study: Study) -> dict[str, dict[str, Any]]:
-    """A point of each combination of whole numbers and choices that trials will have, by the name
-    of the trial. Rules may refuse one though the ends of each axis are allowed: a batch size that
-    is no multiple, say."""
-    fields = [axis.field for axis in study.space if axis.values or type(_extremes(axis)[0]) is int]
-    searches = min(study.searches, math.ceil(_MAX_CHECKED / study.max_trials)) if fields else 0
-    seen, trials = set(), {}
-    for search in range(searches):
+def _drawn(study: Study) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Planned trials, by name. Rules may refuse one though the ends of each axis are allowed: a
+    batch size that is no multiple, say."""
+    if all(type(value) is float for axis in study.space for value in _extremes(axis)):
+        return
+    for search in range(min(study.searches, math.ceil(_MAX_CHECKED / study.max_trials))):
         for trial, values in enumerate(_points(study.space, search, 0, study.max_trials)):
-            key = tuple(values[field] for field in fields)
-            if key not in seen:
-                seen.add(key)
-                listed = ", ".join(f"{field} = {abbreviated(values[field])}" for field in fields)
-                trials[f"search {search}, trial {trial} ({listed})"] = values
-    return trials
+            listed = ", ".join(f"{field} = {abbreviated(x)}" for field, x in values.items())
+            yield f"search {search}, trial {trial} ({listed})", values
 
 
 def check_field(name: str, numeric: bool = False) -> None:

@@ -14,7 +14,7 @@ from configs.fields import FieldError
 from data.throttle import limits
 from pipeline.accounting import total_steps
 from runs import cli, records
-from runs.study import check_target_value, is_share
+from runs.study import check_target_value, is_share, nested
 from workloads.interface import Workload
 
 # The longest wait for one record of a throttled upstream that can be intended.
@@ -40,14 +40,9 @@ def check(config: ConfigDict) -> None:
     ConfigError for the first that is broken, like all functions here."""
     for field in base.FIELDS:  # a configuration file can set them to anything, or delete them
         try:
-            field.check(cli.get_field(config, field.name))
+            field.check(nested(config, field.name))
         except FieldError as error:
             raise ConfigError(str(error)) from error
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"config.{field.name} is missing; start from configs.base.get_config(), which has "
-                "all fields"
-            ) from error
     check_rules(config)
     seconds = limits(config).record_seconds
     _refuse(

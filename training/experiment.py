@@ -22,7 +22,8 @@ from pipeline import accounting, build
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch
 from pipeline.streams import FixedPolicy
-from runs import cli, processes, records
+from runs import processes, records
+from runs.study import nested
 from training import check, sharding
 from training.step import Program, Task, program
 from training.transfer import Transfer
@@ -92,7 +93,7 @@ def _check_same(config: ConfigDict, data: dict[str, Any]) -> None:
     """Raises InputError if the processes of this run differ in their configuration or data, with
     which they would wait for one another forever, or mix different orders of the examples."""
     names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
-    processes.check_same({f"config.{name}": cli.get_field(config, name) for name in names} | data)
+    processes.check_same({f"config.{name}": nested(config, name) for name in names} | data)
 
 
 def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experiment:

@@ -8,6 +8,7 @@ import pytest
 import echo
 from configs import cifar10, coco, common_crawl, imagenet, lm1b, problems, vit
 from runs import cli
+from runs.study import nested
 from studies.plan import load_study
 from studies.search import trial_config
 from training.check import check, check_devices
@@ -40,7 +41,7 @@ def test_every_condition_is_valid_at_the_corners_of_its_search(problem):
         for unit in (0.0, 1.0):
             for axis in plan.space:
                 value = axis.value_at(unit)
-                whole = isinstance(cli.get_field(config, axis.field), int)
+                whole = isinstance(nested(config, axis.field), int)
                 cli.set_field(config, axis.field, round(value) if whole else value)
             check(config)
 

@@ -14,6 +14,7 @@ from configs import base, cifar10
 from runs import cli, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
+from runs.study import nested
 from tests.helpers import forked
 from training.experiment import make_experiment
 from training.run import Run
@@ -126,8 +127,8 @@ def flags(config):
     """The command-line overrides that make the mini into `config`."""
     shipped = cifar10.get_config("mini")
     names = [field.name for field in base.FIELDS]
-    changed = [n for n in names if cli.get_field(config, n) != cli.get_field(shipped, n)]
-    return [f"--config.{name}={cli.get_field(config, name)}" for name in changed]
+    changed = [n for n in names if nested(config, n) != nested(shipped, n)]
+    return [f"--config.{name}={nested(config, name)}" for name in changed]
 
 
 def cpu_devices(count):

@@ -16,6 +16,7 @@ import train
 from analysis import __main__ as analysis
 from configs import base
 from runs import cli, records
+from runs.study import nested
 from tests.helpers.runs import ROOT, cpu_devices, flags, mini, run_command
 
 MINI = "--config=configs/cifar10.py:mini"
@@ -39,7 +40,7 @@ def test_help_explains_every_field_those_of_echoing_first(capsys):
         config = cli.load_config("configs/lm1b.py:mini")[0] if words else base.get_config()
         for field in base.FIELDS:
             assert (
-                f"  {field.name} = {cli.get_field(config, field.name)!r}\n        {field.help}\n"
+                f"  {field.name} = {nested(config, field.name)!r}\n        {field.help}\n"
                 f"        allowed: {field.allowed}"
             ) in text
         assert re.findall(r"^  (\S+) = ", text, re.MULTILINE)[0] == "echo.insertion"
@@ -220,7 +221,7 @@ FROM_BASE = "from configs import base\n"
     ("text", "named"),
     [
         ("import nothing_of_this_name\n", "mine.py, line 1: ModuleNotFoundError"),
-        ("def f(:\n", "mine.py, line 1: SyntaxError"),
+        ("def f(:\n", "SyntaxError: invalid syntax (mine.py, line 1)"),
         ("x = 1\nraise SystemExit(3)\n", "mine.py, line 2: SystemExit"),
         ("def get_config():\n    return 1 / 0\n", "line 2: ZeroDivisionError"),
         ("def get_config():\n    raise OSError('a\\nb')\n", "line 2: OSError: a b"),

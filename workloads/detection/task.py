@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from models.ssd import SSD, default_boxes
-from runs import cli
+from runs.study import nested
 from workloads import crops
 from workloads.classification import normalized
 from workloads.detection import augment, coco_metrics
@@ -320,6 +320,6 @@ def _check(config) -> None:
     if config.model.depth not in (18, 34):
         raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: 18, 34")
     for name in ("dataset.canvas", "augmentation.crop_size"):
-        size = cli.get_field(config, name)
+        size = nested(config, name)
         if size < _MIN_SIZE:
             raise WorkloadError(f"config.{name} is {size}; allowed: {_MIN_SIZE} or more")
