@@ -83,11 +83,9 @@ def stage_time(
     cpu = statistics.median(cpu for _, cpu in alone)
     parallel = seconds_by_threads(in_parallel, counts, statistics.median(wall), share)
     limit = min(wall for count, wall in parallel.items() if count <= workers or count == 1)
-    of_more = parallel.get(max_workers) if max_workers > workers else None
-    n = call.examples
-    more = of_more and of_more / n
-    times = (parallel[1] / n, cpu / n, limit / n)
-    return StageTime(call.name, *times, wall[0] / n, wall[-1] / n, more), outputs
+    more = parallel.get(max_workers) if max_workers > workers else None
+    cost = StageTime(call.name, parallel[1], cpu, limit, wall[0], wall[-1], more)
+    return cost.scaled(1 / call.examples), outputs
 
 
 def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tuple[float, float]]:
