@@ -52,20 +52,13 @@ def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[
 
 def _differing(loaded: LoadedStudy) -> Iterable[str]:
     """Single runs that are no search, or no comparison of echo settings, since more differs."""
-    within, across = (
-        _listed(plain(name, _MAX_NAME) for name in names)
-        for names in (loaded.differing, loaded.unlike)
-    )
-    if within:
+    if loaded.differing:
+        fields = _listed(plain(name, _MAX_NAME) for name in loaded.differing)
         yield (
-            f"Runs of one condition differ in more than optimizer and seeds ({within}), so the "
-            "best of them is not a tuned result. Analyze runs with equal settings together."
-        )
-    if across:
-        yield (
-            f"Conditions differ in more than echoing, batch size, optimizer, and seeds ({across}), "
-            "so ratios are not the effect of echoing alone. Runs of different workloads, models, "
-            "losses, data, or augmentations form no pairs with matched seeds."
+            f"Runs differ in more than echoing, batch size, optimizer, and seeds ({fields}), so "
+            "ratios are not the effect of echoing alone, and the best of them is not a tuned "
+            "result. Runs of different workloads, models, losses, data, or augmentations form no "
+            "pairs with matched seeds."
         )
 
 

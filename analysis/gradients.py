@@ -47,15 +47,8 @@ def gradient_statistics(
 
 def noise_scale(frame: pd.DataFrame) -> float:
     """The simple noise scale tr(Sigma) / |G|^2 of McCandlish et al. (2018, arXiv 1812.06162,
-    equation 2.9), in examples, over the rows of `frame`.
-
-    It divides the means of the two estimates, since those of a single step are too noisy. Select
-    the rows of a phase of training in which it changes little. NaN if there are no rows, or too few
-    to separate the gradient from its noise (the mean estimate of |G|^2 is not positive).
-    """
+    equation 2.9), in examples: the ratio of the means over the rows of `frame`. NaN if there are
+    too few rows to separate the gradient from its noise."""
     squared_norm = frame["gradient_squared_norm"].mean()
-    return (
-        float(frame["gradient_noise_trace"].mean() / squared_norm)
-        if squared_norm > 0
-        else float("nan")
-    )
+    noise = frame["gradient_noise_trace"].mean()
+    return float(noise / squared_norm) if squared_norm > 0 else float("nan")

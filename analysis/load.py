@@ -4,7 +4,6 @@ Trial directories that cannot be read, or are not of their study, are set aside 
 is analyzed.
 """
 
-import array
 import dataclasses
 import math
 import os
@@ -13,7 +12,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
@@ -50,14 +48,13 @@ class LoadedStudy:
         trials: one row per trial, see `load`.
         set_aside: (directory, reason) of each trial whose records are damaged, or of another plan
             or other data than the study's.
-        differing, unlike: of single runs, `single_runs.differing_fields`.
+        differing: of single runs, `single_runs.differing_fields`.
     """
 
     study: Study
     trials: pd.DataFrame
     set_aside: tuple[tuple[pathlib.Path, str], ...]
     differing: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()
 
     def warning(self) -> str | None:
         """One sentence that names what was set aside, or the first of it; None if nothing was."""
@@ -125,18 +122,17 @@ def read(
             f"{path} is a study; give one study alone, or several directories of single runs"
         )
     read_plan = _study(studies[0]) if studies else _runs(roots, target)
-    plan, places, set_aside, problems, of_runs = read_plan
+    plan, places, set_aside, differing = read_plan
     plan = at_target(plan, target)
     rows = []
     for place, path in places:
         try:
-            row = _trial_row(place, path, plan)
-            rows.append(row | {"hparams": row["hparams"] | problems.get(path, {})})
+            rows.append(_trial_row(place, path, plan, differing))
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not rows:
         raise InputError(_nothing_in(paths, set_aside))
-    return LoadedStudy(plan, _table(rows, plan), tuple(set_aside), **of_runs)
+    return LoadedStudy(plan, _table(rows, plan), tuple(set_aside), differing)
 
 
 def _published(file: str | os.PathLike, name: str, target: float | None) -> LoadedStudy:
@@ -201,19 +197,17 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
         points.insert(len(points.columns) - 1, "train_seconds", math.nan)
         return points
     names = ("step", "fresh_examples", "train_seconds", metric)
-    lengths, columns, recorded = [], {name: array.array("d") for name in names}, set()
-    for path in trials["path"]:
+    points, recorded = [], set()
+    for row, path in zip(trials.index, trials["path"], strict=True):
         evaluations = trial_records.read(path).validation
-        lengths.append(len(evaluations))
         recorded.update(*evaluations[:1])
-        for name, column in columns.items():
-            column.extend(math.nan if r.get(name) is None else r[name] for r in evaluations)
+        points += [(row, *map(record.get, names)) for record in evaluations]
     if recorded and metric not in recorded:
         raise InputError(f"metric is {metric!r}, which no evaluation has")
-    frame = trials[kept].loc[trials.index.repeat(lengths)].reset_index(drop=True)
-    values = {name: np.frombuffer(column) for name, column in columns.items()}
-    counts = {name: values.pop(name).astype(np.int64) for name in names[:2]}
-    return frame.assign(**counts, train_seconds=values["train_seconds"], value=values[metric])
+    columns = ["row", *names[:-1], "value"]
+    types = dict.fromkeys(columns, float) | dict.fromkeys(columns[1:3], int) | {"row": int}
+    frame = pd.DataFrame(points, columns=columns).astype(types)
+    return trials[kept].loc[frame.pop("row")].reset_index(drop=True).join(frame)
 
 
 def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> LoadedStudy:
@@ -225,23 +219,12 @@ def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> L
         value: of the target's metric.
     """
     target = dataclasses.replace(loaded.study.target, value=value)
-    if target == loaded.study.target:
-        return loaded
-    key, position = ["condition", "search", "trial"], ["fresh_examples", "train_seconds"]
-    hits = evaluations[target.reached(evaluations["value"])].drop_duplicates(key).set_index(key)
-    at_hit = hits["fresh_examples"].reindex(pd.MultiIndex.from_frame(evaluations[key])).to_numpy()
-    earlier = evaluations[evaluations["fresh_examples"] < at_hit]
-    before = earlier.drop_duplicates(key, keep="last").set_index(key)[position]
-    before = before.reindex(hits.index, fill_value=0)
-    scores = {
-        "fresh_examples_to_target": hits["fresh_examples"],
-        "steps_to_target": hits["step"],
-        "seconds_to_target": hits["train_seconds"],
-        "fresh_examples_before_target": before["fresh_examples"],
-        "seconds_before_target": before["train_seconds"],
-    }
-    places = pd.MultiIndex.from_frame(loaded.trials[key])
-    columns = {name: values.reindex(places).to_numpy() for name, values in scores.items()}
+    key = ["condition", "search", "trial"]
+    named = evaluations.rename(columns={"value": target.metric})
+    curves_of = {place: own.to_dict("records") for place, own in named.groupby(key)}
+    places = loaded.trials[key].itertuples(index=False, name=None)
+    scores = [_score({}, curves_of.get(place, ()), target) for place in places]
+    columns = pd.DataFrame(scores, index=loaded.trials.index)
     trials = loaded.trials.assign(**columns).astype(loaded.trials.dtypes)
     study = dataclasses.replace(loaded.study, target=target)
     trials = trials.assign(counted=counted(trials, study))
@@ -269,11 +252,8 @@ def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     return ended & (rank <= study.trials) if study.trials else ended
 
 
-_Places = list[tuple[records.TrialPath, pathlib.Path]]
-
-
-# Of single runs, also the problem of each, if these differ, and what LoadedStudy says of them.
-_Plan = tuple[Study, _Places, SetAside, dict[pathlib.Path, dict[str, Any]], dict[str, Any]]
+# The study, its trials, those set aside, and the fields in which single runs differ.
+_Plan = tuple[Study, list[tuple[records.TrialPath, pathlib.Path]], SetAside, tuple[str, ...]]
 
 
 def _study(root: pathlib.Path) -> _Plan:
@@ -285,7 +265,7 @@ def _study(root: pathlib.Path) -> _Plan:
             places.append((place, path))
         else:
             set_aside.append((path, "its condition is not in study.json"))
-    return study, places, set_aside, {}, {}
+    return study, places, set_aside, ()
 
 
 def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
@@ -293,19 +273,15 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
     directories = (path for root in roots for path in _run_directories(root))
     for path in sorted({path.resolve(): path for path in directories}.values()):
         try:
-            snapshot = trial_records.read_config(path)
-            snapshots[path] = snapshot
+            snapshots[path] = trial_records.read_config(path)
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
     name = plain(", ".join(root.resolve().name for root in roots), 60)
     study = single_runs.study_of(name, list(snapshots.values()), target)
-    differing, unlike = single_runs.differing_fields(snapshots.values())
-    fields = {*differing, *unlike}
-    problems = {p: single_runs.problem_of(snapshot, fields) for p, snapshot in snapshots.items()}
-    of_runs = {"differing": differing, "unlike": unlike}
-    return study, list(single_runs.places(snapshots)), set_aside, problems, of_runs
+    differing = single_runs.differing_fields(snapshots.values())
+    return study, list(single_runs.places(snapshots)), set_aside, differing
 
 
 def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
@@ -331,7 +307,9 @@ def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error) or repr(error)
 
 
-def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
+def _trial_row(
+    place: records.TrialPath, path: pathlib.Path, study: Study, differing: Sequence[str]
+) -> dict[str, Any]:
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
     trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
     if trial.metrics and not trial.config:
@@ -343,7 +321,8 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
             raise ValueError(f"{records.HPARAMS} is missing")
         hparams = dict.fromkeys(axis.field for axis in study.space)  # only its lock is taken yet
     if hparams is None or not study.searches:  # trials of two studies differ in more than they drew
-        hparams = _optimizer_settings(config) | (hparams or {})
+        problem = single_runs.problem_of(config, differing)
+        hparams = _optimizer_settings(config) | (hparams or {}) | problem
     if missing := [axis.field for axis in study.space if axis.field not in hparams]:
         raise ValueError(f"{records.HPARAMS}: {missing[0]} is missing")
     trained_with = origins.of_run(trial.config)

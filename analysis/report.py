@@ -20,10 +20,9 @@ from markdown_it.common.utils import escapeHtml
 from analysis import caveats, figures, scores, tables, uncertainty
 from analysis.figures import style
 from analysis.load import LoadedStudy
-from analysis.tables import target_text
 from runs import records
 from runs.progress import several
-from runs.study import SECONDS, Study, plain
+from runs.study import SECONDS, Study, flat, is_number, plain
 
 _DPI = 200  # of the PNG files; the PDF of each is for print
 # Without dates in them, the same records give the same files.
@@ -91,11 +90,8 @@ def markdown(
         "## Caveats",
         _list(*map(_escaped, notes)),
         "## Trials",
-        _table(tables.TRIAL_COLUMNS, tables.trial_rows(loaded, conditions)),
-        "Censored trials count but did not reach the target; diverged trials do not count. "
-        "Searches are resampled from the condition's counted trials, at the size of the largest "
-        f"search. The brackets hold the middle {uncertainty.LEVEL:.0%} of their scores, which is "
-        "not a confidence interval.",
+        _table(tables.TRIAL_COLUMNS, tables.trial_rows(conditions, study)),
+        "Censored trials count but did not reach the target; diverged trials do not count.",
         *_matched_seeds(effects, study),
         *map(_figure, drawn[1:]),
         "## How these numbers were made",
@@ -106,67 +102,35 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
-_UNTUNED = (
-    "**without retuning**: with the hyperparameters and seeds of the baseline's best trial, which "
-    "favors the baseline."
-)
-_INTERVALS = (
-    "**[brackets]**: the range over searches. Over five or more, it is an interval that covers the "
-    "median effect with probability 1 - 2^(1 - n): 93.75% for five."
-)
-
-
 def _summary(effects: pd.DataFrame, study: Study) -> str:
-    """What the matched seeds say, and how much was run; a few short sentences."""
-    sentences = []
-    if not effects.empty:
-        verdicts = effects["verdict"].value_counts()
-        better, worse = uncertainty.verdicts(study)
-        if study.higher_is_better:
-            better, worse = worse, better
-        take, are, have = ("takes", "is", "has") if len(effects) == 1 else ("take", "are", "have")
-        verb = {"fewer": f"{take} fewer fresh examples", "faster": f"{are} faster"}
-        does = verb.get(better, f"{have} a {better} best value")
-        sentences.append(
-            f"With matched seeds, {verdicts.get(better, 0)} of "
-            f"{several(len(effects), 'condition')} {does} than the baseline, "
-            f"{verdicts.get(worse, 0)} {worse}; undecided: {verdicts.get('undecided', 0)}."
-        )
-    size = [
-        study.searches and f"{several(study.searches, 'search')} per condition",
-        study.trials and f"{several(study.trials, 'trial')} per search",
-        study.budgets and f"at most {study.budgets} fresh examples per trial",
-        (study.record.get("hardware") or {}).get("cpu"),
-    ]
-    if any(size):
-        sentences.append(f"The study: {', '.join(_escaped(part) for part in size if part)}.")
-    return " ".join([*sentences, "Made by `python -m analysis` from the records."])
+    """What the matched seeds say."""
+    made = "Made by `python -m analysis` from the records."
+    if effects.empty:
+        return made
+    found = effects["verdict"].value_counts()
+    counts = ", ".join(
+        f"{verdict} in {found.get(verdict, 0)}"
+        for verdict in (*uncertainty.verdicts(study), "undecided")
+    )
+    compared = several(len(effects), "condition")
+    return f"With matched seeds, {compared} against the baseline: {counts}. {made}"
 
 
 def _score_definition(study: Study) -> str:
-    """The numbers in the table of conditions, as a list."""
+    """What the numbers in the table of conditions are."""
     if study.scores_values:
-        return _list(
-            "**best value**: of the counted trials of a search, which ran to the end of their "
-            "budget; the median over searches.",
-            "**difference to baseline**: to the search of the baseline with the same number and "
-            "batch size; the median over searches.",
-            _INTERVALS,
-            _UNTUNED,
-        )
-    cost = "seconds" if study.score == SECONDS else "fresh examples"
-    return _list(
-        f"**{cost}**: the smallest number over the counted trials of a search; the median over "
-        "searches. After > it is a lower bound, from searches that ended without reaching the "
-        "target.",
-        "**ratio to baseline**: to the search of the baseline with the same number (hence the same "
-        "data seed and hyperparameters) and batch size; the median over searches. ≥ and ≤ mark "
-        "bounds.",
-        _INTERVALS,
-        _UNTUNED,
-        "**resolution**: the distance between the evaluation that scored and the one before it, as "
-        "a share of the score. Smaller differences are not resolved.",
-        "Other columns: medians over the best trials of the searches.",
+        score, effect = "the best value of its counted trials", "difference"
+    else:
+        cost = "seconds" if study.score == SECONDS else "fresh examples"
+        score = f"the fewest {cost} of its counted trials to the target (> is a lower bound)"
+        effect = "ratio"
+    return (
+        f"A search's score is {score}. The {effect} is to the baseline's search with the same number and batch "
+        "size. **Without retuning**, both have the hyperparameters and seeds of the baseline's "
+        "best trial, which favors the baseline. Numbers are medians over searches, brackets their "
+        "range; over five or more, it covers the median effect with probability 1 - 2^(1 - n). "
+        "**Resolution** is the distance between evaluations, as a share of the score. "
+        "docs/statistics.md of the repository defines every number."
     )
 
 
@@ -175,32 +139,17 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
     if effects.empty:
         return []
     below, above = uncertainty.verdicts(study)
-    if study.scores_values:
-        kind, ties = "difference", "Equal values count for neither side."
-    else:
-        kind = "ratio"
-        ties = (
-            "A trial reached the target between the evaluation that scored and the one before it, "
-            "or later than its end; a pair that may lie on either side counts for neither."
-        )
+    kind = "difference" if study.scores_values else "ratio"
     return [
         "## Matched seeds",
         _table(tables.paired_columns(study), tables.paired_rows(effects, study)),
         "Each trial is compared with the baseline's trial with the same data seed, model seed, and "
-        "hyperparameters.",
-        _list(
-            f"**{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]**: where the signs balance, and "
-            f"the {kind}s that a two-sided sign test does not reject at "
-            f"{1 - uncertainty.PAIRED_LEVEL:.0%}. There is no interval with fewer than "
-            f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target.",
-            "**pairs used**: pairs with a sign at an end of the interval, of all; the others would "
-            "not change it. Where they are few, most pairs ended before they could tell.",
-            f"**{below}/{above}**: pairs on each side. {ties}",
-            f"**searches {below}/{above}**: searches in which most pairs lie on that side. The "
-            "test assumes independent signs, but pairs of one search share their data seed.",
-            "**p** tests for no effect; **p (Holm)** is adjusted for the conditions of this page, "
-            "and the **verdict** is at 5% of it.",
-        ),
+        f"hyperparameters. The {kind} is where the signs of the pairs balance; its interval holds "
+        f"the {kind}s that a two-sided sign test does not reject. **Pairs used** have a sign at an "
+        "end of it. **p** tests for no effect, **p (Holm)** is adjusted for the conditions of this "
+        f"page, and the **verdict** is at 5% of it. **{below}/{above}** counts pairs on each side, "
+        "and then searches by most of their pairs: pairs of one search share their data seed, so "
+        "their signs may depend on one another.",
     ]
 
 
@@ -208,27 +157,20 @@ def _list(*items: str) -> str:
     return "\n".join(f"- {item}" for item in items)
 
 
-_BARS = (
-    "Bars are medians over searches, lines the range over searches, dots single searches, and "
-    "triangles searches that ended without reaching the target, whose scores are larger; a "
-    "dotted line is the median of the condition's baseline. Ratios and brackets are those of the "
-    "table."
+_ROWS = (
+    "Large dots are medians over searches, lines the range over searches, small dots single "
+    "searches, and triangles searches that ended without reaching the target; a dotted line is the "
+    "median of the condition's baseline."
 )
 _POINTS = (
     "Points are medians over searches, lines the range over searches. Triangles are lower bounds: "
     "the target was not reached. Open markers: not all searches reached it."
 )
 _CAPTIONS = {
-    "best_values": "Large dots are medians over searches, lines the range over searches, small "
-    "dots single searches; a dotted line is the median of the condition's baseline. Differences "
-    "and brackets are those of the table.",
-    "best_trial_curves": "The best counted trial of each condition, by fresh examples.",
-    "best_trial_curves_by_step": "The best counted trial of each condition, by steps.",
-    "best_trial_curves_by_train_seconds": "The best counted trial of each condition, by seconds of "
-    "training.",
-    "score_by_trials": "The score of a search by its number of trials, resampled with replacement "
-    "from the counted trials: the median, and a band with the middle 90% of such searches (not a "
-    "confidence interval; too narrow at the right). The baseline is gray.",
+    "best_trial_curves": "The best counted trial of each condition.",
+    "score_by_trials": "The score of a search by its number of trials, resampled from the counted "
+    "trials: the median, and a band with the middle 90% of such searches, which is not a "
+    "confidence interval. The baseline is gray.",
     "trials_by_hyperparameter": "Every trial by each hyperparameter. Steps join the best trial of "
     "each sixth of an axis; rings mark the best trial of each search, crosses trials without a "
     "score. A yellow end of an axis holds the best trial of a search.",
@@ -239,49 +181,30 @@ _CAPTIONS = {
 
 
 def _figure(name: str) -> str:
-    caption = _CAPTIONS.get(name, _POINTS if "_by_" in name else _BARS)
+    others = _POINTS if "_by_" in name else _ROWS
+    caption = next((text for start, text in _CAPTIONS.items() if name.startswith(start)), others)
     return f"![{name.replace('_', ' ')}]({name}.png)\n\n*{caption}*"
 
 
 def _origin(study: Study) -> dict[str, str]:
-    """The protocol and the origin of the numbers, as far as the records tell."""
-    record = study.record
-    facts = {
-        "workload": record.get("workload"),
-        "configuration": study.config_flag,
-        "data set": _pairs(record.get("dataset")),
-        "target": _target_origin(study),
-        "budget": study.budgets and f"{study.budgets} fresh examples per trial",
-        "trials": study.trials
-        and f"the first {study.trials} of each search that neither diverge nor fail",
-        "maximum number of trials": study.max_trials,
-        "searches": study.searches and f"{study.searches} per condition",
-        "seeds of the first trial": _pairs(record.get("seeds"), " "),
-        "search space": "; ".join(map(str, study.space)),
-        "hardware": _pairs(record.get("hardware")),
-        "commit": record.get("commit"),
-        "packages": _pairs(record.get("packages"), " "),
-    }
-    return {name: str(value) for name, value in facts.items() if value}
+    """The protocol and the origin of the numbers: the fields of study.json that say something."""
+    facts = {"search space": "; ".join(map(str, study.space))}
+    if not study.scores_values:
+        facts["judged at"] = tables.target_text(study.target)
+        facts["trained for"] = tables.target_text(study.planned_target)
+    if study.budgets:
+        facts["budget"] = f"{study.budgets} fresh examples per trial"
+    for name, value in study.record.items():
+        if name not in _SHOWN:
+            values = flat(value).items() if isinstance(value, Mapping) else [("", value)]
+            texts = (f"{key} {x}".strip() for key, x in values if x or is_number(x))
+            facts[name.replace("_", " ")] = ", ".join(texts)
+    return {name: text for name, text in facts.items() if text}
 
 
-def _target_origin(study: Study) -> str:
-    if study.scores_values:
-        return f"none; the best {study.target.metric} counts ({study.target.mode} is better)"
-    target = f"{target_text(study.target)} ({study.target.metric} {study.target.mode})"
-    if study.target == study.planned_target:
-        return target
-    return f"{target}, judged from the curves; trained for {target_text(study.planned_target)}"
-
-
-def _pairs(values: Mapping[str, Any] | None, separator: str = " = ") -> str:
-    """The values that say something: 'name = digits, image_shape = 8 x 8 x 1'."""
-    texts = {
-        key: " x ".join(map(str, value)) if isinstance(value, list) else str(value)
-        for key, value in (values or {}).items()
-        if value is not None and value is not False
-    }
-    return ", ".join(f"{key}{separator}{text}" for key, text in texts.items() if text)
+# What other parts of the page show, and what no reader needs.
+_SHOWN = ("schema_version", "study", "conditions", "baseline", "target", "search_space")
+_SHOWN += ("resolved_config", "budget_fresh_examples")
 
 
 # What CommonMark and GitHub would read as markup: emphasis, code, HTML, entities, links, and

@@ -1,7 +1,7 @@
 """Finds the setting that a study varies: the echo factor, batch size, or shuffle buffer.
 
 A study whose conditions form series along such a setting is plotted against it. Any other study is
-a list of conditions, drawn as bars.
+a list of conditions, drawn as rows.
 """
 
 import dataclasses

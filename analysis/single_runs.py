@@ -96,32 +96,26 @@ def study_of(
     )
 
 
-def differing_fields(
-    snapshots: Iterable[Mapping[str, Any]],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields, sorted, in which runs differ though no search would tune them: runs of one
-    condition, and conditions.
+def differing_fields(snapshots: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The fields, sorted, in which runs differ though no search would tune them.
 
     A field that a record lacks is newer than the record, and does not differ.
     """
-    values: dict[str, dict[str, set[str]]] = {}  # as text, by field and condition
+    values: dict[str, set[str]] = {}  # as text
     for snapshot in snapshots:
-        condition = condition_of(snapshot).name
         for name, value in flat(snapshot["config"]).items():
             if not name.startswith(_MAY_DIFFER):
-                values.setdefault(name, {}).setdefault(condition, set()).add(repr(value))
-    within = (name for name, own in values.items() if any(len(v) > 1 for v in own.values()))
-    across = (name for name, own in values.items() if len(set(map(frozenset, own.values()))) > 1)
-    return tuple(sorted(within)), tuple(sorted(across))
+                values.setdefault(name, set()).add(repr(value))
+    return tuple(sorted(name for name, different in values.items() if len(different) > 1))
 
 
-def problem_of(snapshot: Mapping[str, Any], differing: Iterable[str]) -> dict[str, Any]:
+def problem_of(config: Mapping[str, Any], differing: Iterable[str]) -> dict[str, Any]:
     """The values of those of the `differing` fields by which a run trains on another problem."""
-    config = flat(snapshot["config"])
+    values = flat(config)
     return {
-        name: config[name] if is_number(config[name]) else plain(str(config[name]))
+        name: values[name] if is_number(values[name]) else plain(str(values[name]))
         for name in differing
-        if name.startswith(_PROBLEM) and name in config
+        if name.startswith(_PROBLEM) and name in values
     }
 
 

@@ -21,10 +21,7 @@ from runs.study import BEST_VALUE, SECONDS, Study
 Row = tuple[str, ...]
 # What each cost of `scores.MEASURES` is called.
 COSTS = {"fresh_examples": "fresh examples", "steps": "steps", "seconds": "seconds of training"}
-TRIAL_COLUMNS = (
-    *("condition", "trials counted", "censored", "diverged"),
-    f"score of a resampled search: median [{uncertainty.LEVEL:.0%} of such searches]",
-)
+TRIAL_COLUMNS = ("condition", "trials counted", "censored", "diverged")
 _SETTING = ("condition", "shuffle buffer")
 _GLUE = "\ue000"  # stands for a space that rich must not break at
 _PAIRED = ("condition", "pairs: both reached", "only the condition", "only the baseline", "neither")
@@ -196,35 +193,17 @@ def effect_text(row: Mapping, name: str, differences: bool = False) -> str:
     return f"{median} [{bounds.range_text(summary, number, floor)}]"
 
 
-def trial_rows(loaded: LoadedStudy, conditions: pd.DataFrame) -> list[Row]:
-    """Outcomes of the trials, and the score of a resampled search of the same size."""
-    study = loaded.study
-    last = uncertainty.score_by_trials(loaded.trials, study).groupby("condition").last()
-    resampled = last.to_dict("index")
-    rows = []
-    for row in conditions.to_dict("records"):
-        censored = _of(row["trials_censored"], row["trials_counted"])
-        rows.append(
-            (
-                row["label"],
-                str(row["trials_counted"]),
-                "-" if study.scores_values else censored,
-                _of(row["trials_diverged"], row["trials_ended"]),
-                _resampled_text(resampled.get(row["condition"]), format_of(study.score)),
-            )
+def trial_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
+    """Outcomes of the trials, one tuple per condition."""
+    return [
+        (
+            row["label"],
+            str(row["trials_counted"]),
+            "-" if study.scores_values else _of(row["trials_censored"], row["trials_counted"]),
+            _of(row["trials_diverged"], row["trials_ended"]),
         )
-    return rows
-
-
-def _resampled_text(curve: Mapping | None, number: Callable[[float], str]) -> str:
-    if curve is None:
-        return "-"
-    beyond = "-" if math.isnan(curve["beyond"]) else f">{number(curve['beyond'])}"
-    median, low, high = (
-        beyond if math.isinf(curve[name]) else number(curve[name])
-        for name in ("score", "low", "high")
-    )
-    return f"{median} [{low}, {high}]"
+        for row in conditions.to_dict("records")
+    ]
 
 
 def paired_columns(study: Study) -> Row:

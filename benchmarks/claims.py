@@ -479,63 +479,56 @@ def p_values(problems: Mapping[str, Cell]) -> list[str]:
 _BEFORE, _AFTER, _BATCH = (
     f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
 )
+_HALF = "before_augmentation_e1.5"
 
-# Problems of the registered grid: study and batch sizes. "grid digits" and "grid sentences" have
-# other targets and another protocol than "digits" and "sentences".
-_GRIDS = {
-    "grid digits": ("grid/digits", 32, 64),
-    "logistic": ("grid/logistic", 32, 64),
-    "grid sentences": ("grid/sentences", 32, 64),
-    "mnist": ("grid/mnist", 32, 64),
-    "cells": ("grid/cells", 16, 32),
-}
-
-
-# Problems of the study `common_cadence`, which evaluates echoing as often per fresh example as no
-# echoing; with their batch size.
-AT_COMMON_CADENCE = {"logistic": 32, "digits": 32, "sentences": 32, "mnist": 32, "cells": 16}
-_DOCUMENTS = "grid/documents"  # at batch size 16
-_PHOTOGRAPHS = "grid/photographs"  # at batch size 32
+# Problems of the registered grid, those of them at two batch sizes, and those that were also run
+# with as many evaluations per fresh example as no echoing has.
+_GRID = "documents photographs digits logistic sentences mnist cells"
+_TWO_SIZES = "digits logistic sentences mnist cells"
+_CADENCE = "logistic digits sentences mnist cells"
 
 
 def _e(factor: int, size: int) -> str:
     return f"before_augmentation_e{factor}_b{size}"
 
 
-def _on_grids(cell: Callable[[str, int, int], Callable[[], Cell]]) -> Problems:
-    """A claim on the grid's problems; `cell` takes a study and its two batch sizes."""
-    return {name: cell(*grid) for name, grid in _GRIDS.items()}
-
-
-def _at_common_cadence(cell: Callable[[str, int], Callable[[], Cell]]) -> Problems:
-    """A claim on the problems with a common cadence; `cell` takes a study and its batch size."""
+def _each(names: str, cell: Callable[[str], Callable[[], Cell]]) -> Problems:
+    """A claim on problems of the grid. Its digits and sentences have other targets and another
+    protocol than "digits" and "sentences"."""
     return {
-        f"grid {name}" if name in ("digits", "sentences") else name: cell(
-            f"grid/common_cadence_{name}", size
-        )
-        for name, size in AT_COMMON_CADENCE.items()
+        f"grid {name}" if name in ("digits", "sentences") else name: cell(name)
+        for name in names.split()
     }
+
+
+def _small(problem: str) -> int:
+    return problems.PROBLEMS[problem].batch_sizes[0]
 
 
 def _by_mean_curves(own: int, base: int) -> Problems:
-    """A claim on the problems with curves averaged over seeds."""
-    return {
-        "grid digits" if name == "digits" else name: by_mean_curves(name, own, base)
-        for name in MEAN_PROBLEMS
-    }
+    return _each(" ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, own, base))
 
 
-def _tolerance(study: str, small: int, large: int) -> Callable[[], Cell]:
-    return relative(study, (_e(16, large), _e(4, large)), (_e(16, small), _e(4, small)))
+def _batch(problem: str) -> str:
+    return f"{_BATCH}_b{_small(problem)}"
 
 
-def _larger_batches(study: str, size: int, other: int) -> Callable[[], Cell]:
-    own, base = ((f"{_BATCH}_b{b}", f"baseline_b{b}") for b in (size, other))
-    return relative(study, own, base)
+def _four_against_16(study: str, size: int) -> Callable[[], Cell]:
+    return between(study, _e(4, size), _e(16, size))
 
 
-def _shuffled(study: str, kind: str, buffer: int = 1024) -> Callable[[], Cell]:
-    return between(study, f"{kind}_buffer_{buffer}", f"{kind}_buffer_0")
+def _tolerance(study: str, size: int) -> Callable[[], Cell]:
+    return relative(study, *((_e(16, own), _e(4, own)) for own in (2 * size, size)))
+
+
+def _larger_batches(problem: str, size: int = 32) -> Callable[[], Cell]:
+    own, base = ((f"{_BATCH}_b{b}", f"baseline_b{b}") for b in (size, size // 2))
+    return relative(f"grid/batch_size_{problem}", own, base)
+
+
+def _shuffled(problem: str, kind: str) -> Callable[[], Cell]:
+    buffer = 256 if problem == "cells" else 1024
+    return between(f"grid/shuffle_{problem}", f"{kind}_buffer_{buffer}", f"{kind}_buffer_0")
 
 
 def _decay(weight_decay: float) -> Callable[[], Cell]:
@@ -554,31 +547,23 @@ def _decay_of_winners(weight_decay: float) -> Callable[[], Cell]:
 CLAIMS: dict[str, Problems] = {
     "Echoing twice before augmentation needs fewer fresh examples (fig. 4)": {
         "manual": against_none("language_insertion", _BEFORE),
-        "documents": against_none(_DOCUMENTS, _e(2, 16)),
-        "photographs": against_none(_PHOTOGRAPHS, _e(2, 32)),
-        **_on_grids(lambda study, small, _: against_none(study, _e(2, small))),
+        **_each(_GRID, lambda name: against_none(f"grid/{name}", _e(2, _small(name)))),
     },
-    "... with no more evaluations per fresh example than no echoing": _at_common_cadence(
-        lambda study, size: against_none(study, _e(2, size))
+    "... with no more evaluations per fresh example than no echoing": _each(
+        _CADENCE, lambda name: against_none(f"grid/common_cadence_{name}", _e(2, _small(name)))
     ),
     "... by curves averaged over seeds": _by_mean_curves(2, 1),
-    "... after augmentation": {
-        "photographs": against_none(_PHOTOGRAPHS, f"{_AFTER}_b32"),
-        "grid digits": against_none("grid/digits", f"{_AFTER}_b32"),
-        "mnist": against_none("grid/mnist", f"{_AFTER}_b32"),
-        "cells": against_none("grid/cells", f"{_AFTER}_b16"),
-    },
+    "... after augmentation": _each(
+        "photographs digits mnist cells",
+        lambda name: against_none(f"grid/{name}", f"{_AFTER}_b{_small(name)}"),
+    ),
     "... after batching": {
         "manual": against_none("language_insertion", _BATCH),
-        "documents": against_none(_DOCUMENTS, f"{_BATCH}_b16"),
-        "photographs": against_none(_PHOTOGRAPHS, f"{_BATCH}_b32"),
-        **_on_grids(lambda study, small, _: against_none(study, f"{_BATCH}_b{small}")),
+        **_each(_GRID, lambda name: against_none(f"grid/{name}", _batch(name))),
     },
     "Earlier is better: before augmentation against batch echoing (fig. 4)": {
         "manual": between("language_insertion", _BEFORE, _BATCH),
-        "documents": between(_DOCUMENTS, _e(2, 16), f"{_BATCH}_b16"),
-        "photographs": between(_PHOTOGRAPHS, _e(2, 32), f"{_BATCH}_b32"),
-        **_on_grids(lambda study, small, _: between(study, _e(2, small), f"{_BATCH}_b{small}")),
+        **_each(_GRID, lambda name: between(f"grid/{name}", _e(2, _small(name)), _batch(name))),
     },
     "... the same, run again on another processor": {  # the other grids gave their numbers again
         "grid digits": between(
@@ -589,101 +574,70 @@ CLAIMS: dict[str, Problems] = {
         "digits": against_none("digits_factor", _e(16, 32)),
         "manual": against_none("language_factor", _e(16, 32)),
         "sentences": against_none("sentences_factor", _e(16, 32)),
-        "documents": against_none(_DOCUMENTS, _e(16, 16)),
-        "photographs": against_none(_PHOTOGRAPHS, _e(16, 32)),
-        **_on_grids(lambda study, small, _: against_none(study, _e(16, small))),
+        **_each(_GRID, lambda name: against_none(f"grid/{name}", _e(16, _small(name)))),
     },
-    "... e = 16 with no more evaluations per fresh example": _at_common_cadence(
-        lambda study, size: against_none(study, _e(16, size))
+    "... e = 16 with no more evaluations per fresh example": _each(
+        _CADENCE, lambda name: against_none(f"grid/common_cadence_{name}", _e(16, _small(name)))
     ),
     "... e = 16 by curves averaged over seeds": _by_mean_curves(16, 1),
     "... twice the batch size": {
         "digits": against_none("digits_factor", _e(16, 64)),
         "sentences": against_none("sentences_factor", _e(16, 64)),
-        **_on_grids(lambda study, _, large: against_none(study, _e(16, large))),
+        **_each(_TWO_SIZES, lambda name: against_none(f"grid/{name}", _e(16, 2 * _small(name)))),
     },
     "Beyond e = 4, more is worse: e = 4 against 16, the same batch sizes (fig. 6)": {
-        "digits": between("digits_factor", _e(4, 32), _e(16, 32)),
-        "manual": between("language_factor", _e(4, 32), _e(16, 32)),
-        "sentences": between("sentences_factor", _e(4, 32), _e(16, 32)),
-        "documents": between(_DOCUMENTS, _e(4, 16), _e(16, 16)),
-        "photographs": between(_PHOTOGRAPHS, _e(4, 32), _e(16, 32)),
-        **_on_grids(lambda study, small, _: between(study, _e(4, small), _e(16, small))),
+        "digits": _four_against_16("digits_factor", 32),
+        "manual": _four_against_16("language_factor", 32),
+        "sentences": _four_against_16("sentences_factor", 32),
+        **_each(_GRID, lambda name: _four_against_16(f"grid/{name}", _small(name))),
     },
-    "... e = 4 against 16 with equally many evaluations per fresh example": _at_common_cadence(
-        lambda study, size: between(study, _e(4, size), _e(16, size))
+    "... e = 4 against 16 with equally many evaluations per fresh example": _each(
+        _CADENCE, lambda name: _four_against_16(f"grid/common_cadence_{name}", _small(name))
     ),
     "... e = 4 against 16 by curves averaged over seeds": _by_mean_curves(4, 16),
     "Larger batches tolerate larger factors: e = 16 over 4, twice the size (fig. 6)": {
-        "digits": _tolerance("digits_factor", 32, 64),
-        "sentences": _tolerance("sentences_factor", 32, 64),
-        **_on_grids(_tolerance),
+        "digits": _tolerance("digits_factor", 32),
+        "sentences": _tolerance("sentences_factor", 32),
+        **_each(_TWO_SIZES, lambda name: _tolerance(f"grid/{name}", _small(name))),
     },
     "Larger batches help batch echoing: e = 2, twice the size (fig. 7)": {
-        "documents": _larger_batches("grid/batch_size_documents", 16, 8),
-        "grid digits": _larger_batches("grid/batch_size_digits", 32, 16),
-        "logistic": _larger_batches("grid/batch_size_logistic", 32, 16),
-        "grid sentences": _larger_batches("grid/batch_size_sentences", 32, 16),
-        "mnist": _larger_batches("grid/batch_size_mnist", 32, 16),
-        "cells": _larger_batches("grid/batch_size_cells", 16, 8),
+        "documents": _larger_batches("documents", 16),
+        **_each("digits logistic sentences mnist", _larger_batches),
+        "cells": _larger_batches("cells", 16),
     },
-    "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": {
-        "grid digits": _shuffled("grid/shuffle_digits", _BEFORE),
-        "logistic": _shuffled("grid/shuffle_logistic", _BEFORE),
-        "documents": _shuffled("grid/shuffle_documents", _BEFORE),
-        "grid sentences": _shuffled("grid/shuffle_sentences", _BEFORE),
-        "mnist": _shuffled("grid/shuffle_mnist", _BEFORE),
-        "cells": _shuffled("grid/shuffle_cells", _BEFORE, 256),
-    },
-    "... after batching, as many examples in whole batches": {
-        "grid digits": _shuffled("grid/shuffle_digits", _BATCH),
-        "logistic": _shuffled("grid/shuffle_logistic", _BATCH),
-        "documents": _shuffled("grid/shuffle_documents", _BATCH),
-        "grid sentences": _shuffled("grid/shuffle_sentences", _BATCH),
-        "mnist": _shuffled("grid/shuffle_mnist", _BATCH),
-        "cells": _shuffled("grid/shuffle_cells", _BATCH, 256),
-    },
-    "Best value in a budget no worse, before augmentation (fig. 9; a difference)": {
-        "documents": against_none("grid/quality_documents", _BEFORE),
-        "photographs": against_none("grid/quality_photographs", _BEFORE),
-        "grid digits": against_none("grid/quality_digits", _BEFORE),
-        "logistic": against_none("grid/quality_logistic", _BEFORE),
-        "grid sentences": against_none("grid/quality_sentences", _BEFORE),
-        "mnist": against_none("grid/quality_mnist", _BEFORE),
-        "cells": against_none("grid/quality_cells", _BEFORE),
-    },
-    "... after batching (a difference, too)": {
-        "documents": against_none("grid/quality_documents", _BATCH),
-        "grid digits": against_none("grid/quality_digits", _BATCH),
-        "logistic": against_none("grid/quality_logistic", _BATCH),
-        "grid sentences": against_none("grid/quality_sentences", _BATCH),
-        "mnist": against_none("grid/quality_mnist", _BATCH),
-        "cells": against_none("grid/quality_cells", _BATCH),
-    },
-    "Not only more steps: e = 2 against no echoing with as many steps": {
-        "grid digits": between("grid/controls_digits", _BEFORE, "baseline_steps_of_e2"),
-        "logistic": between("grid/controls_logistic", _BEFORE, "baseline_steps_of_e2"),
-    },
-    "Better than reading twice: e = 2 against copies an epoch apart": {
-        "grid digits": between("grid/controls_digits", _BEFORE, "spaced_epochs_2"),
-        "logistic": between("grid/controls_logistic", _BEFORE, "spaced_epochs_2"),
-    },
-    "Fractional factors gain step by step: e = 1.5 against none": {
-        "logistic": against_none("grid/fractions_logistic", "before_augmentation_e1.5"),
-        "grid sentences": against_none("grid/fractions_sentences", "before_augmentation_e1.5"),
-    },
-    "... e = 2 against e = 1.5": {
-        "logistic": between("grid/fractions_logistic", _BEFORE, "before_augmentation_e1.5"),
-        "grid sentences": between("grid/fractions_sentences", _BEFORE, "before_augmentation_e1.5"),
-    },
-    "Decaying factors gain more than a constant one: e = 4, then none, against 2": {
-        "logistic": between("grid/decaying_logistic", "decaying", "constant"),
-        "grid sentences": between("grid/decaying_sentences", "decaying", "constant"),
-    },
-    "... growing ones: none, then e = 4, against 2": {
-        "logistic": between("grid/decaying_logistic", "growing", "constant"),
-        "grid sentences": between("grid/decaying_sentences", "growing", "constant"),
-    },
+    "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": _each(
+        "digits logistic documents sentences mnist cells", lambda name: _shuffled(name, _BEFORE)
+    ),
+    "... after batching, as many examples in whole batches": _each(
+        "digits logistic documents sentences mnist cells", lambda name: _shuffled(name, _BATCH)
+    ),
+    "Best value in a budget no worse, before augmentation (fig. 9; a difference)": _each(
+        "documents photographs digits logistic sentences mnist cells",
+        lambda name: against_none(f"grid/quality_{name}", _BEFORE),
+    ),
+    "... after batching (a difference, too)": _each(
+        "documents digits logistic sentences mnist cells",
+        lambda name: against_none(f"grid/quality_{name}", _BATCH),
+    ),
+    "Not only more steps: e = 2 against no echoing with as many steps": _each(
+        "digits logistic",
+        lambda name: between(f"grid/controls_{name}", _BEFORE, "baseline_steps_of_e2"),
+    ),
+    "Better than reading twice: e = 2 against copies an epoch apart": _each(
+        "digits logistic", lambda name: between(f"grid/controls_{name}", _BEFORE, "spaced_epochs_2")
+    ),
+    "Fractional factors gain step by step: e = 1.5 against none": _each(
+        "logistic sentences", lambda name: against_none(f"grid/fractions_{name}", _HALF)
+    ),
+    "... e = 2 against e = 1.5": _each(
+        "logistic sentences", lambda name: between(f"grid/fractions_{name}", _BEFORE, _HALF)
+    ),
+    "Decaying factors gain more than a constant one: e = 4, then none, against 2": _each(
+        "logistic sentences", lambda name: between(f"grid/decaying_{name}", "decaying", "constant")
+    ),
+    "... growing ones: none, then e = 4, against 2": _each(
+        "logistic sentences", lambda name: between(f"grid/decaying_{name}", "growing", "constant")
+    ),
     "Weight decay helps e = 16 more than no echoing: 0.001 over none": {
         "logistic": _decay(0.001),
         "grid sentences": _decay_of_winners(0.001),
@@ -722,10 +676,10 @@ FURTHER: dict[str, Problems] = {
         "logistic": further("controls", (_BEFORE, "spaced_epochs_2")),
     },
     "Fractional factors gain step by step: e = 1.5 against none": {
-        "logistic": further("fractions", ("before_augmentation_e1.5", "baseline")),
+        "logistic": further("fractions", (_HALF, "baseline")),
     },
     "... e = 2 against e = 1.5": {
-        "logistic": further("fractions", (_BEFORE, "before_augmentation_e1.5")),
+        "logistic": further("fractions", (_BEFORE, _HALF)),
     },
     "Decaying factors gain more than a constant one: e = 4, then none, against 2": {
         "logistic": further("decaying", ("decaying", "constant")),

@@ -7,7 +7,7 @@ shows a Figure that a cell returns.
 from matplotlib.figure import Figure
 
 from analysis import load, scores, uncertainty
-from analysis.figures.conditions import best_values, cost_to_target, paired_effects
+from analysis.figures.conditions import by_condition, paired_effects
 from analysis.figures.curves import AGAINST, best_trial_curves
 from analysis.figures.settings import by_setting
 from analysis.figures.trials import score_by_trials, trials_by_hyperparameter
@@ -41,7 +41,7 @@ def results(loaded: LoadedStudy) -> dict[str, Figure]:
     """The main figure by name; a study of seconds has a second one, of fresh examples.
 
     A study that varies a setting (echo factor, batch size, shuffle buffer) is plotted against it;
-    any other study is drawn as bars, or as dots if it scores best values.
+    any other study has one row per condition.
     """
     study = loaded.study
     table = scores.condition_scores(loaded.trials, study)
@@ -51,5 +51,5 @@ def results(loaded: LoadedStudy) -> dict[str, Figure]:
     if setting is not None:
         return {f"{m}_by_{setting.name}": by_setting(table, setting, study, m) for m in measures}
     if study.scores_values:
-        return {"best_values": best_values(table, searches, study)}
-    return {f"{m}_to_target": cost_to_target(table, searches, study, m) for m in measures}
+        return {"best_values": by_condition(table, searches, study)}
+    return {f"{m}_to_target": by_condition(table, searches, study, m) for m in measures}

@@ -1,4 +1,4 @@
-"""Figures with one row per condition: cost of the target, best value, effect with matched seeds."""
+"""Figures with one row per condition: its scores, and its effect with matched seeds."""
 
 import math
 import textwrap
@@ -31,87 +31,61 @@ from analysis.tables import (
     score_text,
     unbroken,
     used_text,
-    value_text,
 )
 from runs.progress import several
-from runs.study import Study
-
-_NO_TRIAL = "no trial has ended yet"
+from runs.study import BEST_VALUE, Study
 
 
 @styled
-def cost_to_target(
-    scores: pd.DataFrame, searches: pd.DataFrame, study: Study, measure: str = "fresh_examples"
+def by_condition(
+    scores: pd.DataFrame, searches: pd.DataFrame, study: Study, measure: str = ""
 ) -> Figure:
-    """The cost of each condition: a bar for the median, a line for the range, a dot per search.
+    """The score of each condition: a large dot for the median, a line for the range, a dot per
+    search, and the effect as text.
 
     A search that never reached the target is a triangle at what its trials had used; its score is
-    larger. A dotted line is the median of the condition's baseline. For fresh examples, a tick on
-    each bar shows the ideal, that median / e.
+    larger. A dotted line is the median of the condition's baseline. For fresh examples, a black
+    stroke shows the ideal, that median / e.
 
     Args:
         scores: `scores.condition_scores`, one row per condition.
         searches: `scores.search_scores`, one row per search.
         study: defines the target.
-        measure: fresh_examples, steps, or seconds, of the searches' best trials.
+        measure: one of `scores.MEASURES`; by default the one that the study scores.
     """
+    measure = measure or study.score
     figure, axes = _rows(scores["label"])
+    low, high = f"{measure}_low", f"{measure}_high"
+    known = scores.loc[scores[low] == scores[high]].set_index("condition")[low]
     ideal_label = "ideal: baseline / e"
-    medians = _known_medians(scores, measure)
     for row, condition in enumerate(scores.to_dict("records")):
-        _baseline_line(axes, row, medians.get(condition["baseline"]))
-        own = searches[searches["condition"] == condition["condition"]]
-        _annotate(axes, row, _cost_text(condition, measure))
-        if not condition[f"{measure}_count"]:
-            continue
-        _bar(axes, row, condition, measure, own)
+        name, baseline = condition["condition"], condition["baseline"]
+        color = COLORS[condition["insertion"]]
+        _annotate(axes, row, _score_and_effect(condition, measure))
+        if baseline in known:
+            _stroke(axes, row, known[baseline], 0.5, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
+        own = searches[(searches["condition"] == name) & np.isfinite(searches[low])]
+        if len(own) > 1:
+            ends = [own[low].min(), own[low].max()]
+            axes.plot(ends, [row, row], color=color, lw=1.2, marker="|", ms=11, mew=1.2)
+        if name in known:
+            axes.plot(known[name], row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
+        censored = own[high] == math.inf
+        axes.plot(own[low][~censored], [row] * int((~censored).sum()), "o", ms=3.2, color=color)
+        axes.plot(own[low][censored], [row] * int(censored.sum()), ">", ms=4.5, color=color)
         ideal = condition["ideal_fresh_examples"]
-        echoes = condition["factor"] > 1 and condition["condition"] != condition["baseline"]
+        echoes = condition["factor"] > 1 and name != baseline
         if measure == "fresh_examples" and echoes and ideal < math.inf:
-            ends = [row - 0.28, row + 0.28]
-            axes.plot([ideal, ideal], ends, color="black", lw=1.2, label=ideal_label)
+            _stroke(axes, row, ideal, 0.28, color="black", lw=1.2, label=ideal_label)
             ideal_label = None  # one legend entry
-    axes.set_xlim(left=0)
+    if measure == BEST_VALUE:
+        axes.margins(x=0.06)
+    else:
+        axes.set_xlim(left=0)
     format_ticks(axes.xaxis, measure)
-    if not scores[f"{measure}_max_low"].max() > 0:
-        axes.set_xticks([])
     axes.set_xlabel(measure_label(measure, study))
     say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
     legend_below(figure, axes)
-    return figure
-
-
-@styled
-def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> Figure:
-    """The best value within the budget: a large dot for the median, a line for the range, a small
-    dot per search, and the difference to the baseline as text.
-
-    Args:
-        scores: `scores.condition_scores`, one row per condition.
-        searches: `scores.search_scores`, one row per search.
-        study: defines the metric.
-    """
-    figure, axes = _rows(scores["label"])
-    medians = _known_medians(scores, "best_value")
-    for row, condition in enumerate(scores.to_dict("records")):
-        _baseline_line(axes, row, medians.get(condition["baseline"]))
-        own = searches.loc[searches["condition"] == condition["condition"], "best_value_low"]
-        own, color = own[np.isfinite(own)], COLORS[condition["insertion"]]
-        text = _NO_TRIAL
-        if condition["best_value_count"]:
-            median, high = (condition[f"best_value_{name}"] for name in ("low", "high"))
-            text = score_text(median, high, value_text, -math.inf)
-            if condition["baseline"] != condition["condition"]:
-                text += f"\n{effect_text(condition, 'difference')}"
-            if median == high:
-                axes.plot(median, row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
-        if len(own):
-            _range(axes, row, own.min(), own.max(), color)
-            axes.plot(own, [row] * len(own), "o", ms=3.2, color=color)
-        _annotate(axes, row, text)
-    axes.margins(x=0.06)
-    format_ticks(axes.xaxis, "best_value")
-    axes.set_xlabel(measure_label("best_value", study))
     return figure
 
 
@@ -178,48 +152,21 @@ def _annotate(axes: Axes, row: int, text: str) -> None:
     )
 
 
-def _known_medians(scores: pd.DataFrame, measure: str) -> pd.Series:
-    """The medians that are not bounds only, by condition."""
-    low, high = (scores.set_index("condition")[f"{measure}_{end}"] for end in ("low", "high"))
-    return low[low == high]
+def _stroke(axes: Axes, row: int, x: float, half: float, **style: Any) -> None:
+    axes.plot([x, x], [row - half, row + half], **style)
 
 
-def _baseline_line(axes: Axes, row: int, value: float | None) -> None:
-    """A dotted line across a condition's row at the median of its baseline, if that is known."""
-    if value is not None:
-        axes.plot([value, value], [row - 0.5, row + 0.5], color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
-
-
-def _range(axes: Axes, row: int, low: float, high: float, color: str) -> None:
-    axes.plot([low, high], [row, row], color=color, lw=1.2, marker="|", ms=11, mew=1.2)
-
-
-def _bar(axes: Axes, row: int, condition: Mapping, measure: str, own: pd.DataFrame) -> None:
-    color = COLORS[condition["insertion"]]
-    median, low, high = (condition[f"{measure}_{name}"] for name in ("low", "min", "max_low"))
-    axes.barh(row, median, height=0.4, color=lighter(color, 0.6))
-    own_low = own[f"{measure}_low"].dropna()
-    censored = own.loc[own_low.index, f"{measure}_high"] == math.inf
-    if len(own_low) > 1:
-        _range(axes, row, low, high, color)
-        reached = own_low[~censored]
-        axes.plot(reached, [row] * len(reached), "o", ms=3.2, color=color)
-    if censored.any():
-        axes.plot(own_low[censored], [row] * int(censored.sum()), ">", ms=4.5, color=color)
-
-
-def _cost_text(condition: Mapping, measure: str) -> str:
+def _score_and_effect(condition: Mapping, measure: str) -> str:
     """The median, its effect, and how many searches reached the target."""
     if not condition[f"{measure}_count"]:
-        return _NO_TRIAL
+        return "no trial has ended yet"
+    floor = -math.inf if measure == BEST_VALUE else 0.0
     low, high = condition[f"{measure}_low"], condition[f"{measure}_high"]
-    lines = [score_text(low, high, format_of(measure))]
+    lines = [score_text(low, high, format_of(measure), floor)]
     compared = condition[f"{EFFECTS[measure]}_count"] > 0
     if compared and condition["baseline"] not in (condition["condition"], None):
-        effect, bracket, ends = effect_text(condition, EFFECTS[measure]).partition(" [")
-        of_baseline = "" if effect in ("undetermined", "-") else " of baseline"
-        lines.append(f"{effect}{of_baseline}{bracket}{ends}")
-    if condition["searches_reached"] < condition["searches"]:
+        lines.append(effect_text(condition, EFFECTS[measure]))
+    if measure != BEST_VALUE and condition["searches_reached"] < condition["searches"]:
         searches = several(condition["searches"], "search")
         lines.append(f"reached in {condition['searches_reached']} of {searches}")
     return "\n".join(lines)

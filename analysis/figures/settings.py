@@ -2,13 +2,11 @@
 
 import math
 import textwrap
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.transforms import ScaledTranslation
 
 from analysis.figures.style import (
     COLORS,
@@ -21,13 +19,11 @@ from analysis.figures.style import (
     say_if_nothing_reached,
     styled,
 )
-from analysis.series import LABELS, Series, VariedSetting
+from analysis.series import LABELS, VariedSetting
 from analysis.tables import measure_label
 from runs.study import Study
 
-_MARKERS = ("o", "s", "^", "D")
-_OFFSET = 3.0  # points between the markers of two series at one value
-_MAX_LINEAR_RATIO = 6  # of the largest factor to the smallest; beyond it the axis is logarithmic
+_SHIFT = 0.04  # between the markers of two series at one value, in octaves
 
 
 @styled
@@ -50,12 +46,11 @@ def by_setting(
     figure = Figure(figsize=(WIDTH, 3.2 + 0.12 * len(setting.series)), layout="constrained")
     axes = figure.add_subplot()
     positions = _scale_x(axes, setting)
-    insertions = [series.insertion for series in setting.series]
-    styles = line_styles(insertions)
+    styles = line_styles([series.insertion for series in setting.series])
     for rank, (series, style) in enumerate(zip(setting.series, styles, strict=True)):
-        offset = (rank - (len(insertions) - 1) / 2) * _OFFSET
-        marker = _MARKERS[insertions[:rank].count(series.insertion) % len(_MARKERS)]
-        _draw_series(axes, series, table, measure, positions, offset, style, marker)
+        shift = (rank - (len(styles) - 1) / 2) * _SHIFT
+        at = {name: positions[value] + shift for value, name in series.points}
+        _draw_series(axes, series.label, table.loc[list(at)], list(at.values()), measure, style)
     if setting.name == "factor" and measure in ("fresh_examples", "seconds"):
         _draw_ideals(axes, table, measure, positions)
     if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
@@ -63,10 +58,6 @@ def by_setting(
         axes.axhline(level, color=COLORS["none"], lw=1.0, ls=DOTTED, zorder=0, label=label)
     if measure != "best_value":
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
-    else:  # marks that are moved by points do not widen the axis
-        ends = table[["best_value_min", "best_value_low", "best_value_max_low"]].to_numpy(float)
-        axes.update_datalim([(0.0, value) for value in ends[np.isfinite(ends)]], updatex=False)
-        axes.autoscale_view(scalex=False)
     axes.set_xlabel(LABELS[setting.name])
     axes.set_ylabel(textwrap.fill(measure_label(measure, study), 36))
     format_ticks(axes.yaxis, measure)
@@ -76,18 +67,12 @@ def by_setting(
 
 
 def _scale_x(axes: Axes, setting: VariedSetting) -> dict[float, float]:
-    """Sets up the x axis; returns the position of each value. Values are spaced by their logarithm,
-    unless they are factors in a narrow range; 0, which has none, stands one step left of the
-    smallest."""
+    """Sets up the x axis; returns the position of each value: its logarithm to base 2, and for 0,
+    which has none, one step left of the smallest."""
     values = sorted({value for series in setting.series for value, _ in series.points})
-    positive = [value for value in values if value > 0]
-    if setting.name != "factor" or positive[-1] / positive[0] > _MAX_LINEAR_RATIO:
-        positions = {value: math.log2(value) for value in positive}
-        if 0 in values:
-            steps = np.diff(list(positions.values()))
-            positions[0] = positions[positive[0]] - (float(np.median(steps)) if len(steps) else 1.0)
-    else:
-        positions = {value: value for value in values}
+    positions = {value: math.log2(value) for value in values if value > 0}
+    if 0 in values:
+        positions[0] = min(positions.values(), default=1.0) - 1
     axes.set_xticks([positions[v] for v in values], [f"{v:,g}" if v else "none" for v in values])
     low, high = min(positions.values()), max(positions.values())
     axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
@@ -95,41 +80,21 @@ def _scale_x(axes: Axes, setting: VariedSetting) -> dict[float, float]:
 
 
 def _draw_series(
-    axes: Axes,
-    series: Series,
-    table: pd.DataFrame,
-    measure: str,
-    positions: dict[float, float],
-    offset: float,
-    style: dict[str, Any],
-    marker: str,
+    axes: Axes, label: str, rows: pd.DataFrame, x: list[float], measure: str, style: dict
 ) -> None:
-    """Draws one line, moved by `offset` points so that series do not hide each other."""
+    """One line through the medians; an open marker and a triangle as `by_setting` says."""
+    rows = rows.assign(x=x)
+    rows = rows.loc[np.isfinite(rows[f"{measure}_low"])]
+    label_if_drawn = label if len(rows) else None
+    axes.plot(rows["x"], rows[f"{measure}_low"], lw=1.3, label=label_if_drawn, **style)
     color = style["color"]
-    assert axes.figure is not None
-    shift = ScaledTranslation(offset / 72, 0, axes.figure.dpi_scale_trans)
-    shifted = axes.transData + shift
-    rows = [(positions[value], table.loc[name]) for value, name in series.points]
-    rows = [(x, row) for x, row in rows if math.isfinite(row[f"{measure}_low"])]
-    medians = [row[f"{measure}_low"] for _, row in rows]
-    label = series.label if rows else None
-    x_values = [x for x, _ in rows]
-    axes.plot(x_values, medians, lw=1.3, transform=shifted, label=label, **style)
-    for (x, row), median in zip(rows, medians, strict=True):
-        ends = [row[f"{measure}_{name}"] for name in ("min", "max_low")]
-        axes.plot([x, x], ends, color=color, lw=1.0, marker="_", ms=5, transform=shifted)
+    for row in rows.to_dict("records"):
+        ends = [row[f"{measure}_min"], row[f"{measure}_max_low"]]
+        axes.plot([row["x"]] * 2, ends, color=color, lw=1.0, marker="_", ms=5)
         all_reached = measure == "best_value" or row["searches_reached"] == row["searches"]
-        known = row[f"{measure}_low"] == row[f"{measure}_high"]
-        axes.plot(
-            x,
-            median,
-            marker if known else "^",
-            ms=4.5,
-            mec=color,
-            mfc=color if all_reached else "white",
-            zorder=3,
-            transform=shifted,
-        )
+        median, known = row[f"{measure}_low"], row[f"{measure}_low"] == row[f"{measure}_high"]
+        face = color if all_reached else "white"
+        axes.plot(row["x"], median, "o" if known else "^", ms=4.5, mec=color, mfc=face, zorder=3)
 
 
 def _draw_ideals(
@@ -137,11 +102,10 @@ def _draw_ideals(
 ) -> None:
     """The baseline's median / e, one line per baseline."""
     factors = np.geomspace(1, max(positions), 200)
-    logarithmic = positions[max(positions)] != max(positions)
-    x = np.log2(factors) if logarithmic else factors
     label = "ideal: baseline / e"
     for baseline in dict.fromkeys(table["baseline"].dropna()):
         level = table.at[baseline, f"{measure}_low"]
         if math.isfinite(table.at[baseline, f"{measure}_high"]):
-            axes.plot(x, level / factors, color=QUIET, lw=0.9, ls=DOTTED, zorder=0, label=label)
+            line = level / factors
+            axes.plot(np.log2(factors), line, color=QUIET, lw=0.9, ls=DOTTED, label=label)
             label = None  # one legend entry

@@ -28,8 +28,6 @@ from runs.study import EDGE, Axis, Study
 BINS = 6  # of a hyperparameter's axis; each shows its best trial
 _MAX_COLUMNS = 3
 _YELLOW = "#F0E442"
-# Heights above a panel, as fractions of its height, of the crosses for trials without a score.
-_DIVERGED, _NOT_REACHED = 1.22, 1.09
 
 
 @styled
@@ -96,8 +94,9 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
     conditions = [c for c in study.conditions if (trials["condition"] == c.name).any()]
     scored = trials.assign(
         score=trial_scores(trials, study).where(trials["counted"]),
-        diverged=diverged(trials, study),
+        without_score=(trials["counted"] | diverged(trials, study)),
     )
+    scored["without_score"] &= scored["score"].isna()
     best = leaders(trials, search_scores(trials, study))
     rows = max(len(conditions), 1)
     figure = Figure(figsize=(WIDTH, 0.75 + 1.35 * rows))
@@ -108,22 +107,17 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
         color = COLORS[condition.insertion]
         for axes, axis in zip(panels, space, strict=True):
             _panel(axes, axis, own, leading, study, color)
-        panels[0].set_title(
-            unbroken(condition.label), loc="left", fontsize=SMALL, color=color, pad=24
-        )
-        _name_crosses(panels[0], own)
+        title = unbroken(condition.label)
+        panels[0].set_title(title, loc="left", fontsize=SMALL, color=color, pad=12)
     for axes, axis in zip(grid[-1], space, strict=True):
-        axes.set_xlabel(axis.label)
+        axes.set_xlabel(axis.label, fontsize=SMALL)
     format_ticks(grid[0][0].yaxis, study.score)
     label = textwrap.fill(measure_label(study.score, study), 20 * rows + 10)
     figure.supylabel(label, fontsize=SMALL, x=0.01)
-    reached = scored["score"].notna().any()
-    say_if_nothing_reached(figure, reached, study)
+    say_if_nothing_reached(figure, scored["score"].notna().any(), study)
     height = figure.get_figheight() * 72
-    top = 1 - (34 if reached else 52) / height
-    figure.subplots_adjust(
-        left=0.15, right=0.985, bottom=36 / height, top=top, wspace=0.16, hspace=0.75
-    )
+    margins = {"bottom": 36 / height, "top": 1 - 44 / height, "left": 0.15, "right": 0.985}
+    figure.subplots_adjust(**margins, wspace=0.16, hspace=0.6)
     return figure
 
 
@@ -142,10 +136,9 @@ def _panel(
         bins = score[scored].groupby(pd.cut(x[scored], edges, labels=False, include_lowest=True))
         best = bins.max() if study.higher_is_better else bins.min()
         axes.stairs(best.reindex(range(BINS)), edges, baseline=None, color=color, lw=1.0)
-    for height, _, which in _crosses(own):
-        heights = [height] * int(which.sum())
-        above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot(x[which], heights, "x", ms=3.2, mew=0.7, color=QUIET, **above)
+    missed = x[own["without_score"]]
+    above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    axes.plot(missed, [1.06] * len(missed), "x", ms=3.2, mew=0.7, color=QUIET, **above)
     for end in {axis.near_end(value) for value in leading[axis.field]} - {None}:
         low, high = (0.0, EDGE) if end == "min" else (1 - EDGE, 1.0)
         ends = axis.coordinate_at(low), axis.coordinate_at(high)
@@ -163,26 +156,3 @@ def _scale_x(axes: Axes, axis: Axis) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
     if axis.min < axis.max:
         axes.set_xlim(axis.coordinate_at(0), axis.coordinate_at(1))
-
-
-def _name_crosses(axes: Axes, own: pd.DataFrame) -> None:
-    """Labels the crosses above a row of panels, if there are any."""
-    for height, label, which in _crosses(own):
-        if which.any():
-            axes.annotate(
-                label,
-                (0, height),
-                (-4, 0),
-                xycoords="axes fraction",
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=7,
-                color=QUIET,
-            )
-
-
-def _crosses(own: pd.DataFrame) -> list[tuple[float, str, pd.Series]]:
-    """The rows of crosses above a panel: height, label, and which trials have one there."""
-    not_reached = own["counted"] & own["score"].isna()
-    return [(_DIVERGED, "diverged", own["diverged"]), (_NOT_REACHED, "not reached", not_reached)]

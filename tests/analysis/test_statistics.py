@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import bounds, caveats, figures, load, report, scores, tables, uncertainty
+from analysis import bounds, caveats, figures, load, scores, tables, uncertainty
 from runs import records
 from tests.helpers.figure_texts import assert_inside, strings, texts
 from tests.helpers.written_studies import (
@@ -125,8 +125,6 @@ def test_budget_of_a_condition_bounds_its_diverged_trials(tmp_path):
     table = scores.condition_scores(loaded.trials, loaded.study)
     base, row = table.to_dict("records")
     assert row["untuned_low"] == 4000 / base["fresh_examples_high"]
-    head = report._summary(pd.DataFrame(), loaded.study)
-    assert "at most 1,000 to 4,000 fresh examples per trial" in head
 
 
 def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_path):
@@ -143,7 +141,7 @@ def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_p
     assert row["searches"] == row["difference_count"] == row["untuned_count"] == 3
     assert tables.condition_rows(table, loaded.study)[1][3] == "0.75 to 0.76 (<0.75 to >0.76)"
     assert tables.effect_text(row, "difference") == "+0.05 [<+0.05, >+0.05]"
-    drawn = figures.best_values(
+    drawn = figures.by_condition(
         table, scores.search_scores(loaded.trials, loaded.study), loaded.study
     )
     assert any("0.75 to 0.76" in text.get_text() for text in drawn.axes[0].texts)
@@ -176,18 +174,8 @@ def test_median_of_best_values_below_zero_keeps_what_is_known(tmp_path):
     median = "-0.5 to -0.3"
     assert tables.condition_rows(table, loaded.study)[0][3].startswith(f"{median} (")
     searches = scores.search_scores(loaded.trials, loaded.study)
-    drawn = figures.best_values(table, searches, loaded.study)
+    drawn = figures.by_condition(table, searches, loaded.study)
     assert median in strings(drawn)
-
-
-def test_best_values_of_trials_that_were_never_evaluated_have_no_number(tmp_path):
-    values = {(c, 0, k): ([], "exhausted") for c in ("baseline", "before_e2") for k in (0, 1)}
-    root = write_study(
-        tmp_path / "s", [BASELINE, BEFORE], values, score="best_value", searches=1, target=NEVER
-    )
-    loaded = load.read(root)
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    assert [row[-1] for row in tables.trial_rows(loaded, table)] == ["- [-, -]"] * 2
 
 
 @pytest.mark.parametrize("pairs", [6, 10, 20, 64])
