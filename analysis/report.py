@@ -125,9 +125,9 @@ def _score_definition(study: Study) -> str:
         score = f"the fewest {cost} of its counted trials to the target (> is a lower bound)"
         effect = "ratio"
     return (
-        f"A search's score is {score}. The {effect} is to the baseline's search with the same number and batch "
-        "size. **Without retuning**, both have the hyperparameters and seeds of the baseline's "
-        "best trial, which favors the baseline. Numbers are medians over searches, brackets their "
+        f"A search's score is {score}. The {effect} is to the baseline's search with the same "
+        "number and batch size. **Without retuning**, both have the hyperparameters and seeds of "
+        "the baseline's best trial, which favors the baseline. Numbers are medians over searches, brackets their "
         "range; over five or more, it covers the median effect with probability 1 - 2^(1 - n). "
         "**Resolution** is the distance between evaluations, as a share of the score. "
         "docs/statistics.md of the repository defines every number."
@@ -186,25 +186,25 @@ def _figure(name: str) -> str:
     return f"![{name.replace('_', ' ')}]({name}.png)\n\n*{caption}*"
 
 
+_FIELDS = ("workload", "dataset", "trials", "max_trials", "searches", "seeds", "hardware")
+_FIELDS += ("commit", "packages")
+
+
 def _origin(study: Study) -> dict[str, str]:
-    """The protocol and the origin of the numbers: the fields of study.json that say something."""
-    facts = {"search space": "; ".join(map(str, study.space))}
+    """The protocol and the origin of the numbers, as far as the records tell."""
+    space = "; ".join(map(str, study.space))
+    facts = {"configuration": study.config_flag or "", "search space": space}
     if not study.scores_values:
         facts["judged at"] = tables.target_text(study.target)
         facts["trained for"] = tables.target_text(study.planned_target)
     if study.budgets:
         facts["budget"] = f"{study.budgets} fresh examples per trial"
-    for name, value in study.record.items():
-        if name not in _SHOWN:
-            values = flat(value).items() if isinstance(value, Mapping) else [("", value)]
-            texts = (f"{key} {x}".strip() for key, x in values if x or is_number(x))
-            facts[name.replace("_", " ")] = ", ".join(texts)
+    for name in _FIELDS:
+        value = study.record.get(name)
+        values = flat(value).items() if isinstance(value, Mapping) else [("", value)]
+        texts = (f"{key} {x}".strip() for key, x in values if x or is_number(x))
+        facts[name.replace("_", " ")] = ", ".join(texts)
     return {name: text for name, text in facts.items() if text}
-
-
-# What other parts of the page show, and what no reader needs.
-_SHOWN = ("schema_version", "study", "conditions", "baseline", "target", "search_space")
-_SHOWN += ("resolved_config", "budget_fresh_examples")
 
 
 # What CommonMark and GitHub would read as markup: emphasis, code, HTML, entities, links, and
