@@ -127,10 +127,10 @@ def _score_definition(study: Study) -> str:
     return (
         f"A search's score is {score}. The {effect} is to the baseline's search with the same "
         "number and batch size. **Without retuning**, both have the hyperparameters and seeds of "
-        "the baseline's best trial, which favors the baseline. Numbers are medians over searches, brackets their "
-        "range; over five or more, it covers the median effect with probability 1 - 2^(1 - n). "
-        "**Resolution** is the distance between evaluations, as a share of the score. "
-        "docs/statistics.md of the repository defines every number."
+        "the baseline's best trial, which favors the baseline. Numbers are medians over searches, "
+        "brackets their range; over five or more, it covers the median effect with probability "
+        "1 - 2^(1 - n). **Resolution** is the distance between evaluations, as a share of the "
+        "score. docs/statistics.md of the repository defines every number."
     )
 
 
