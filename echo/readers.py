@@ -41,11 +41,6 @@ FORGET_EVERY = 64 * SNAPSHOT_EVERY
 _NOTHING = np.arange(0)
 
 
-def max_chunk_size(item_bytes: int) -> int:
-    """The maximum number of items of this size that are read together."""
-    return max(1, min(CHUNK_ITEMS, CHUNK_BYTES // max(1, item_bytes)))
-
-
 class RandomAccessReader:
     """Reads a MapDataset in order, in chunks, on threads ahead of the stage.
 
@@ -217,7 +212,7 @@ class RandomAccessReader:
         self._ahead = min(self._max_ahead, READ_AHEAD_BYTES // item_bytes)
         # At least two chunks per thread: one in progress while another one waits.
         ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
-        self._max_chunk_size = max(1, min(ahead, max_chunk_size(item_bytes)))
+        self._max_chunk_size = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // item_bytes))
         self._chunk_size = min(self._chunk_size, self._max_chunk_size)
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
@@ -257,7 +252,6 @@ class SequentialReader:
         self._iterator = iterator
         # (next index, parent's state), oldest first
         self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
-        self._error: BaseException | None = None  # of the parent, which may be past the item
         self.next_index = 0
         self.num_items: int | None = None
 
@@ -280,7 +274,6 @@ class SequentialReader:
     def rewind(self, state: dict[str, Any]) -> None:
         # Some parents change the state that they were given as they continue.
         self._iterator.set_state(copy.deepcopy(state["parent"]))
-        self._error = None
         self.next_index, self.num_items = state["next_index"], self.length(state)
         # Not what the parent reports now: some report the state only after the next item.
         self._snapshots = collections.deque([(self.next_index, copy.deepcopy(state["parent"]))])
@@ -306,8 +299,6 @@ class SequentialReader:
             self._snapshots.popleft()
 
     def _items(self, n: int) -> Iterator[Any]:
-        if self._error is not None:
-            raise self._error
         for _ in range(n):
             due = self.next_index - self._snapshots[-1][0] >= SNAPSHOT_EVERY
             try:
@@ -316,9 +307,6 @@ class SequentialReader:
             except StopIteration:
                 self.num_items = self.next_index
                 return
-            except BaseException as error:
-                self._error = error
-                raise
             if state is not None:  # an item follows: some parents start over from their end
                 self._snapshots.append((self.next_index, state))
             self.next_index += 1
