@@ -90,16 +90,17 @@ def load_study(
         )
         search.check_axes(study)
         compared = study.baseline_of(study.condition(study.baseline))
-        if compared != study.baseline:
-            raise ValueError(
-                f"its baseline is {study.baseline!r}, but conditions are compared with no echoing "
-                f"at the same batch size; give {compared!r}"
-            )
-        if both := {axis.field for axis in study.space} & set(definition.get("overrides", {})):
-            raise ValueError(
-                f"it overrides {', '.join(sorted(both))}, which its search space varies; name it "
-                "in not_searched too, or leave the override out"
-            )
+        search.refuse(
+            compared != study.baseline,
+            f"its baseline is {study.baseline!r}, but conditions are compared with no echoing at "
+            f"the same batch size; give {compared!r}",
+        )
+        both = {axis.field for axis in study.space} & {*definition.get("overrides", {})}
+        search.refuse(
+            both,
+            f"it overrides {', '.join(sorted(both))}, which its search space varies; name it in "
+            "not_searched too, or leave the override out",
+        )
     return study
 
 
@@ -128,8 +129,8 @@ def vary(
         with search.errors_of("vary", f"--vary={flag}"):
             search.check_field(name)
             read = [cli.read(name, value) for value in text.split(",")]
-            if len({*read}) < len(read) or name in fields:
-                raise ValueError(f"{name} has a value twice; give each once")
+            twice = len({*read}) < len(read) or name in fields
+            search.refuse(twice, f"{name} has a value twice; give each once")
         fields.append(name)
         values.append(read)
     conditions = {}
@@ -199,29 +200,27 @@ def _axes(definition: dict[str, Any], module: Any, variant: str) -> list[Any]:
     """The axes of a study as its file gives them, without those that it does not search."""
     axes = definition.get("space")
     if axes is None:
-        if not hasattr(module, "get_search_space"):
-            raise ValueError(
-                "it has no space, and its file has no get_search_space(); allowed: either"
-            )
+        given = hasattr(module, "get_search_space")
+        search.refuse(not given, "it has no space, and its file no get_search_space(); add either")
         with cli.errors_of_file(module.__file__):
             axes = module.get_search_space(variant)
     left_out = definition.get("not_searched", ())
     for field in left_out:
         search.check_field(str(field))
-    if not isinstance(axes, list | tuple):
-        raise ValueError(f"its search space is {abbreviated(axes)}; allowed: a list of axes")
+    listed = isinstance(axes, list | tuple)
+    search.refuse(not listed, f"its search space is {abbreviated(axes)}; allowed: a list of axes")
     return [a for a in axes if not isinstance(a, Mapping) or a.get("field") not in left_out]
 
 
 def _set(config: ml_collections.ConfigDict, overrides: Any) -> None:
     """Sets fields that a study overrides; raises ValueError or InputError."""
-    if not isinstance(overrides, Mapping):
-        raise ValueError(f"{abbreviated(overrides)} is not a dict of values by field")
+    given = isinstance(overrides, Mapping)
+    search.refuse(not given, f"{abbreviated(overrides)} is not a dict of values by field")
     for field, value in overrides.items():
         cli.set_field(config, str(field), value)
         # the analysis reads what is written here
-        if isinstance(value, str) != isinstance(nested(config, field), str):
-            raise ValueError(f"{field} is {abbreviated(value)}; allowed: a number, not text")
+        text = isinstance(value, str) and not isinstance(nested(config, field), str)
+        search.refuse(text, f"{field} is {abbreviated(value)}; allowed: a number, not text")
 
 
 def _check_definition(definition: Any) -> None:

@@ -308,13 +308,13 @@ def check_field(name: str, numeric: bool = False) -> None:
     """Checks that a study may vary a field; raises ValueError or InputError."""
     default = _defaults().get(name)
     cli.set_field(base.get_config(), name, default)  # if it exists
-    if name.startswith(("seed.", "target.")):
-        raise ValueError(
-            f"{name} is varied, but search and trial decide the seeds, and one target judges all "
-            "trials; leave it out, or set it in overrides"
-        )
-    if numeric and type(default) not in (int, float):
-        raise ValueError(f"{name} has a numeric scale, but is no number; allowed: the scale choice")
+    refuse(
+        name.startswith(("seed.", "target.")),
+        f"{name} is varied, but search and trial decide the seeds, and one target judges all "
+        "trials; leave it out, or set it in overrides",
+    )
+    number = type(default) in (int, float)
+    refuse(numeric and not number, f"{name} is no number; allowed: the scale choice")
 
 
 @contextlib.contextmanager
