@@ -1,23 +1,16 @@
-"""Networks for images: chosen by the configuration, and trained as any other."""
+"""Networks for images, chosen by the configuration."""
 
-import numpy as np
 import pytest
 from flax import nnx
 
-import train
 from configs import vit
 from data.sources import DatasetInfo
 from models.norm import GhostBatchNorm
 from models.vision_transformer import VisionTransformer
-from runs import records
 from tests.helpers.networks import parameter_count
 from tests.helpers.runs import mini
 from workloads.large_images import LargeImageClassification
 from workloads.networks import Network, cifar_resnet, imagenet_resnet
-
-TINY = {"model__name": "vit", "model__patch_size": 4, "model__layers": 1, "model__dim": 8}
-TINY |= {"model__heads": 2, "model__mlp_dim": 16, "optimizer__name": "adamw"}
-TINY |= {"optimizer__learning_rate": 0.003, "log_every_steps": 1}
 
 
 def test_the_full_size_is_vit_s16_and_classes_follow_the_data_set():
@@ -42,15 +35,3 @@ def test_a_resnet_normalizes_the_configured_groups_apart(choose, shape, depth):
     model = nnx.eval_shape(lambda: choose(config, shape, 10)(nnx.Rngs(0)))
     norms = [node for _, node in nnx.iter_graph(model) if isinstance(node, GhostBatchNorm)]
     assert {norm.group_size for norm in norms} == {8}
-
-
-@pytest.mark.long
-def test_bfloat16_starts_near_float32(tmp_path):
-    losses = {}
-    for dtype in ("float32", "bfloat16"):
-        config = mini(**TINY, dtype=dtype, budget__fresh_examples=128)
-        train.train(config, tmp_path / dtype)
-        lines = records.read_metrics(tmp_path / dtype)
-        losses[dtype] = [line["loss"] for line in lines if line["split"] == "train"]
-    assert losses["bfloat16"] != losses["float32"]
-    np.testing.assert_allclose(losses["bfloat16"], losses["float32"], rtol=0.02)
