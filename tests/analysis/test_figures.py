@@ -124,7 +124,6 @@ def test_axis_and_labels_have_the_number_format_of_the_tables(small):
     assert {"800,000", "1.00M"} <= shown
 
 
-@pytest.mark.slow
 def test_figures_where_nothing_was_reached_say_so(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], {("baseline", 0, 0): [0.1]})
     assert ">100\nreached in 0 of 1 search" in strings(drawn_scores(root))
@@ -152,7 +151,6 @@ def test_curves_without_a_counted_trial(tmp_path):
     assert "validation accuracy" in strings(drawn_curves(root))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("draw", [drawn_scores, drawn_curves])
 def test_no_two_texts_overlap(draw, crowded):
     figure = draw(crowded)

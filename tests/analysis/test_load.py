@@ -399,7 +399,6 @@ def test_a_run_of_larger_batches_and_the_same_budget_bounds_no_steps(tmp_path):
     assert (row.fresh_examples_low, row.steps_low, row.steps_high) == (400, 40, 40)
 
 
-@pytest.mark.slow
 def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(tmp_path):
     for sharing in ({"lanes": 8}, {"workers": 2}):
         root = write_study(tmp_path / str(sharing), [BASELINE, BEFORE], SMALL)
@@ -616,7 +615,6 @@ def test_csv_tables_read_back_as_they_were(reported):
     pd.testing.assert_frame_equal(trials[columns], loaded.trials[columns], check_dtype=False)
 
 
-@pytest.mark.slow
 def test_report_states_the_protocol(reported):
     _, out, drawn = reported
     text = (out / "report.md").read_text()

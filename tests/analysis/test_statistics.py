@@ -195,7 +195,6 @@ def test_p_values_are_those_of_the_binomial_test():
         assert uncertainty.sign_test(below, above) == pytest.approx(expected)
 
 
-@pytest.mark.slow
 def test_interval_is_the_set_of_effects_that_the_test_does_not_reject():
     """Against a grid of effects, each tested directly."""
     random = np.random.default_rng(4)
