@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from data.sources import DatasetInfo, FileSource, RecordError, Records, SourceError, reason
+from data.sources import DatasetInfo, FileSource, RecordError, Records, reason
 
 # Images whose headers are read to find out whether all have one size.
 _SAMPLE = 64
@@ -53,13 +53,7 @@ class Settings:
     @property
     def columns(self) -> dict[str, str]:
         """The column of each field that the name gives."""
-        columns = dict(urllib.parse.parse_qsl(self.name.partition("?")[2]))
-        if ("?" in self.name and not columns) or not set(columns) <= set(FIELDS):
-            raise SourceError(
-                f"config.dataset.name is {self.name!r}; allowed after the question mark: "
-                f"FIELD=COLUMN, joined by &, where FIELD is one of {', '.join(FIELDS)}"
-            )
-        return columns
+        return dict(urllib.parse.parse_qsl(self.name.partition("?")[2]))
 
 
 @dataclasses.dataclass(frozen=True)

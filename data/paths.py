@@ -45,18 +45,40 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
         SourceError: there is no such data set or split, or it cannot be used.
         RecordError: one of the first images cannot be read.
     """
+    import tensorflow_datasets as tfds
+
     opened = open_all(data_dir, settings)
-    return _split(opened, split, settings.name), opened.info
+    parts = {part.partition("[")[0].strip() for part in split.split("+")}
+    records = {name: rows() for name, rows in opened.splits.items() if name in parts}
+    infos = {
+        name: tfds.core.SplitInfo(
+            name=name, shard_lengths=[len(rows)], num_bytes=0, filename_template=None
+        )
+        for name, rows in records.items()
+    }
+    try:
+        slices = Slice.of(split, infos)
+    except Exception:  # TFDS raises many types
+        slices = []
+    if any(part.rows for part in slices):
+        parts = [(records[part.split], part.rows) for part in slices]
+        return FileSource(split, parts, slices), opened.info
+    allowed = ", ".join(f"{name} ({len(rows())} records)" for name, rows in opened.splits.items())
+    raise SourceError(
+        f"data set {settings.name!r} has no records in split {split!r}; allowed: {allowed}, or a "
+        "share such as train[:90%]"
+    )
 
 
 @functools.lru_cache(maxsize=4)  # both splits of a run, and the trials of a search, share it
 def open_all(data_dir: str, settings: Settings) -> PathData:
     """All splits of a data set; raises as `open_source`."""
     open_tree, fields = KINDS[settings.kind]
-    if not settings.path or not set(settings.columns) <= set(fields):
+    columns = settings.columns
+    if not settings.path or ("?" in settings.name and not columns) or set(columns) - set(fields):
         raise SourceError(
             f"config.dataset.name is {settings.name!r}; allowed: {settings.kind}:PATH, or "
-            f"{settings.kind}:PATH?FIELD=COLUMN with these fields: {', '.join(fields) or 'none'}"
+            f"{settings.kind}:PATH?FIELD=COLUMN&... with the fields {', '.join(fields) or '(none)'}"
         )
     tree = storage.tree(location(settings, data_dir))
     return _with_held_out(open_tree(tree, settings))
@@ -81,11 +103,10 @@ def _with_held_out(opened: PathData) -> PathData:
     """The data set with the splits `kept` and `held_out`, unless it has one for validation."""
     if "validation" in opened.splits:
         return opened
-    whole = opened.splits[main_split(opened.splits)]
 
     @functools.cache
     def part(held_out: bool) -> Records:
-        records = whole()
+        records = opened.splits[main_split(opened.splits)]()
         rows = [row for row in records.order if _is_held_out(records.key(row)) == held_out]
         return dataclasses.replace(records, order=rows)
 
@@ -110,27 +131,3 @@ def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, 
         "records, chosen by a hash of each, are held out for it"
     )
     return KEPT, HELD_OUT, (note,)
-
-
-def _split(opened: PathData, split: str, name: str) -> Source:
-    import tensorflow_datasets as tfds
-
-    parts = {part.partition("[")[0].strip() for part in split.split("+")}
-    records = {known: rows() for known, rows in opened.splits.items() if known in parts}
-    infos = {
-        known: tfds.core.SplitInfo(
-            name=known, shard_lengths=[len(rows)], num_bytes=0, filename_template=None
-        )
-        for known, rows in records.items()
-    }
-    try:
-        slices = Slice.of(split, infos)
-        if any(part.rows for part in slices):
-            return FileSource(split, [(records[p.split], p.rows) for p in slices], slices)
-        problem = "has no records in split"
-    except Exception:  # TFDS raises many types
-        problem = "has no split"
-    allowed = ", ".join(f"{known} ({len(rows())} records)" for known, rows in opened.splits.items())
-    raise SourceError(
-        f"data set {name!r} {problem} {split!r}; allowed: {allowed}, or a share such as train[:90%]"
-    )

@@ -102,10 +102,6 @@ class ArraySource(Source):
         return [{name: column[i] for name, column in self._columns.items()} for i in indices]
 
 
-def _row_number(row: int) -> bytes:
-    return str(row).encode()
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Records:
     """Records in files; safe to read from several threads. See `FileSource`.
@@ -120,7 +116,7 @@ class Records:
     order: Sequence[int]
     read: Callable[[Sequence[int]], list[dict[str, Any]]]
     place: Callable[[int], str]
-    key: Callable[[int], bytes] = _row_number
+    key: Callable[[int], bytes] = lambda row: str(row).encode()
 
     def __len__(self) -> int:
         return len(self.order)

@@ -1,6 +1,5 @@
 """Opens the splits that a configuration names. `open_source` is the place to add a source."""
 
-import contextlib
 import dataclasses
 from typing import Any
 
@@ -66,24 +65,21 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
 
 
 def remarks(dataset: Any) -> list[str]:
-    """What to say of the splits of `dataset` (config.dataset) before training on them. That they
-    share records is no error: the accuracy on training examples is one measure of memorization."""
-    with contextlib.suppress(SourceError, RecordError):  # which opening them raises
+    """What to say of the splits of `dataset` (config.dataset) before training on them."""
+    try:
         train, validation, notes = split_names(dataset)
-        source, info = _open_split(dataset, train)
-        held_out, _ = _open_split(dataset, validation)
-        own = info.notes if is_own_data(dataset.name) else ()
-        shared = []
-        if train == validation or any(
-            a.overlaps(b) for a in source.slices for b in held_out.slices
-        ):
-            shared = [
-                f"warning: config.dataset.train_split={train!r} and validation_split="
-                f"{validation!r} share records, so the target is measured on examples that were "
-                "trained on"
-            ]
-        return [*shared, *notes, *own]
-    return []
+        (one, info), (other, _) = (_open_split(dataset, name) for name in (train, validation))
+    except (SourceError, RecordError):  # which opening them raises
+        return []
+    if is_own_data(dataset.name):
+        notes = (*notes, *info.notes)
+    if train != validation and not any(a.overlaps(b) for a in one.slices for b in other.slices):
+        return list(notes)
+    return [  # no error: the accuracy on training examples is one measure of memorization
+        f"warning: config.dataset.train_split={train!r} and validation_split={validation!r} share "
+        "records, so the target is measured on examples that were trained on",
+        *notes,
+    ]
 
 
 def open_source(

@@ -14,11 +14,9 @@ import fsspec
 
 from data.sources import SourceError, fingerprint, reason
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-
 
 def is_url(path: str) -> bool:
-    return bool(_URL.match(path))
+    return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +28,7 @@ class Tree:
         names: of all files, relative to `root`, sorted. Files and directories whose names start
             with a dot are left out.
         empty: directories without such files or directories; a bucket has none.
-        sizes: bytes of each file in a bucket. On a file system they are not needed to list files,
-            and take long for a million files on a network.
+        sizes: bytes of each file in a bucket; not on a file system, where they may take long.
         is_file: whether a file was given, not a directory.
     """
 
@@ -66,8 +63,8 @@ class Tree:
         if not is_url(self.root):
             return pathlib.Path(self.root, name)
         copy = self.copies(cache_dir) / name
-        options = {"same_names": True, "check_files": True, "expiry_time": None}
-        options["cache_storage"] = str(copy.parent)
+        options = {"cache_storage": str(copy.parent), "same_names": True}
+        options |= {"check_files": True, "expiry_time": None}
         try:
             fsspec.open_local(f"filecache::{self.path(name)}", filecache=options)
         except Exception as error:  # drivers raise many types

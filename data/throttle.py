@@ -119,13 +119,10 @@ def throttled(
 ) -> Source:
     """`source`, as slow as config.upstream says; unchanged where nothing is set.
 
-    Args:
-        clock: times the limits; None = a clock that is never stopped.
+    A clock of None is never stopped.
     """
-    slow, timer = limits(config), clock or StoppableClock()
-    if slow == Limits():
-        return source
-    return SlowSource(source, RateLimiter(slow, timer, timer.sleep))
+    slow = limits(config)
+    return source if slow == Limits() else SlowSource(source, RateLimiter(slow, clock))
 
 
 def augmentation_limiter(
@@ -134,20 +131,14 @@ def augmentation_limiter(
     """The rate limiter of the examples that this process augments; None if there is no limit."""
     if not (rate := config.upstream.augmented_examples_per_second):
         return None
-    slow, timer = Limits(examples_per_second=rate), clock or StoppableClock()
-    return RateLimiter(slow.shared_by(jax.process_count()), timer, timer.sleep)
+    return RateLimiter(Limits(rate).shared_by(jax.process_count()), clock)
 
 
 class RateLimiter:
     """Lets records pass one after another, at the speed that `limits` allow by a clock."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ):
-        self._limits, self._clock, self._sleep = limits, clock, sleep
+    def __init__(self, limits: Limits, clock: StoppableClock | None = None):
+        self._limits, self._clock = limits, clock or StoppableClock()
         self._lock = threading.Lock()  # held by the request whose records are passing
         self._free_at = -math.inf  # when the last record has passed
         self._stall_at = math.inf  # when the next stall begins
@@ -155,7 +146,7 @@ class RateLimiter:
     def passed(self, records: int) -> Iterator[None]:
         """Yields once for each of the `records` of a request, when it has passed."""
         if self._limits.latency_seconds:
-            self._sleep(self._limits.latency_seconds)
+            self._clock.sleep(self._limits.latency_seconds)
         with self._lock:
             for _ in range(records):
                 self._wait()
@@ -170,7 +161,7 @@ class RateLimiter:
         start = max(self._free_at, now - _CREDIT_SECONDS)
         self._free_at = self._end_of_transfer(start, self._limits.transfer_seconds)
         if self._free_at - now > _MIN_SLEEP_SECONDS:
-            self._sleep(self._free_at - now)
+            self._clock.sleep(self._free_at - now)
 
     def _end_of_transfer(self, start: float, seconds: float) -> float:
         """When a transfer of `seconds` that begins at `start` ends, including stalls."""

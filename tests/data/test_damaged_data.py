@@ -118,30 +118,6 @@ def test_a_damaged_file_gives_its_records_or_a_sentence(pristine, name, file, pl
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("content", [b"", b"null", b"3", b"{}", b'{"a":' * 10**5, b"\xff\xfe"])
-@pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
-def test_a_damaged_description_is_wrong_input_and_nothing_is_written(
-    file, content, pictures, tmp_path
-):
-    (pictures / file).write_bytes(content)
-    with pytest.raises(cli.InputError, match=NAME) as caught:
-        train.train(config_of(pictures), tmp_path / "run")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("split", ["train[5:2]", "train[:0]", "train[", "dev"])
-def test_a_split_without_records_is_refused(split, pristine):
-    with pytest.raises(SourceError, match=re.escape(f"split {split!r}")):
-        splits.open_source(NAME, split, str(pristine))
-
-
-@pytest.mark.parametrize("name", ["", "../pictures", f"{NAME}:9.9.9", f"{NAME}/x", "a\0b"])
-def test_a_data_set_that_is_not_there_is_refused(name, pristine):
-    with pytest.raises(SourceError, match="is not prepared in"):
-        splits.open_source(name, "train", str(pristine))
-
-
 # --- records
 
 PNG = tfds_data.png(0)

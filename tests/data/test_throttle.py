@@ -30,7 +30,7 @@ class Clock:
         self.now += seconds
 
     def line(self, **limits):
-        return RateLimiter(Limits(**limits), lambda: self.now, self.sleep)
+        return RateLimiter(Limits(**limits), StoppableClock(lambda: self.now, self.sleep))
 
 
 def arrivals(limits, records, requests=1):
@@ -186,7 +186,7 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
         return {"x": np.asarray([record["x"] for record in records])}
 
     numbers = Counted(x=np.arange(CORES * CHUNK))
-    line = RateLimiter(Limits(latency_seconds=1.0), clock, clock.sleep)
+    line = RateLimiter(Limits(latency_seconds=1.0), clock)
     read = Read(SlowSource(numbers, line), 0, len(numbers), decode)
     examples = MapChunks(read, lambda data, _: data)
     with clock.stopped():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from configs import base
 from data import cache, packaged, paths, splits, tokens, vocabulary
-from data.sources import ArraySource, RecordError, SourceError
+from data.sources import ArraySource, RecordError
 from data.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tests.helpers.tfds_data import write_text
 
@@ -218,33 +218,3 @@ def test_enormous_documents_are_truncated(words):
     texts = tokens.Texts(documents, "x", "train", 300)
     counts = tokens.count_pieces(texts, words)
     assert counts[0] == len(words.encode([("the data " * 1000)[:300]])[0])
-
-
-@pytest.mark.parametrize(
-    ("fields", "names"),
-    [
-        ({"vocabulary_size": 10**6}, "vocabulary_size is 1000000"),
-        ({"vocabulary_size": 20}, "vocabulary_size is 20"),
-        ({"train_split": "test"}, "test"),
-        ({"name": "digits", "validation_split": "test"}, "text"),
-        ({"name": "nowhere", "data_dir": "/nowhere"}, "/nowhere"),
-        ({"cache_dir": "/dev/null/there", "vocabulary_size": 100}, "dataset.cache_dir"),
-    ],
-)
-def test_bad_input_is_named(fields, names):
-    wrong = {"name": "python_topics", "validation_split": "validation"} | fields
-    with pytest.raises(SourceError, match=names):
-        splits.open_splits(dataset(**wrong))
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n\n"])
-def test_text_without_any_piece_is_refused(text, tmp_path):
-    fields = {"name": f"files:{tmp_path}", "text": "documents", "validation_split": "validation"}
-    for split, written in (("train", text), ("val", " ")):
-        (tmp_path / f"{split}.txt").write_text(written)
-    with pytest.raises(SourceError, match="train"):
-        splits.open_splits(dataset(**fields))
-    paths.open_all.cache_clear()
-    (tmp_path / "train.txt").write_text("\n".join(sentences(60)))
-    with pytest.raises(SourceError, match="validation"):
-        splits.open_splits(dataset(**fields))

@@ -1,0 +1,179 @@
+"""What can be wrong with data: an error of one line, before a run, that names what is wrong."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data import paths, splits
+from data.sources import RecordError, SourceError
+from tests.data.test_paths import dataset_of, files_at
+from tests.helpers import path_data, tfds_data
+
+
+@pytest.fixture(autouse=True)
+def _opened_anew():
+    paths.open_all.cache_clear()
+
+
+def arrays(**given):
+    usual = {"image": np.zeros((4, 8, 8), np.uint8), "label": np.arange(4)}
+    return lambda root: path_data.write_npz(root / "a.npz", **usual | given)
+
+
+def file(name, content):
+    return lambda root: (root / name).write_bytes(content)
+
+
+def images(*names):
+    return lambda root: files_at(root, *names)
+
+
+def table(**columns):
+    def write(root):
+        pytest.importorskip("datasets")
+        path_data.write_parquet(root / "a.parquet", pa.table(columns))
+
+    return write
+
+
+def pictures(root):
+    features = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
+    tfds_data.write(root, "own", features, {"train": tfds_data.pictures(range(4))})
+
+
+PNG = tfds_data.png(1)
+TWO = images("a/1.png", "b/2.png")
+
+# What is written, the name of the data set, and what the message names.
+SOURCES = [
+    (images(), "folder:nowhere", "nowhere"),
+    (images(), "folder:", "folder:PATH"),
+    (TWO, "folder:.?image=x", "?image=x"),
+    (TWO, "folder:.?", "folder:.?"),
+    (images("a/1.png", "a/2.png"), "folder:.", "1 classes"),
+    (images("1.png", "2.png"), "folder:.", "0 classes"),
+    (images("Val/a/1.png", "test/b/2.png"), "folder:.", "Val"),
+    (images("seg_train/a/1.png", "seg_test/a/2.png"), "folder:.", "seg_test"),
+    (images("a/1.png", "b/2.png", "cat/3.heic"), "folder:.", "cat"),
+    (images("a/1.png", "b/2.png", "cat/.DS_Store"), "folder:.", "cat"),
+    (images("train/a/1.png", "train/b/2.png", "val/c/3.svg"), "folder:.", "/c "),
+    (file("a.npz", b"PK"), "npz:a.npz", "a.npz"),
+    (file("a.npz", b""), "npz:a.npz", "a.npz"),
+    (images("a/1.png"), "npz:a", ".npz"),
+    (arrays(image=np.zeros((4, 8, 8))), "npz:a.npz", "image"),
+    (arrays(image=np.zeros((4, 64), np.uint8)), "npz:a.npz", "image"),
+    (arrays(image=np.zeros((3, 8, 8), np.uint8)), "npz:a.npz", "image"),
+    (arrays(image=np.zeros((4, 0, 8), np.uint8)), "npz:a.npz", "image"),
+    (arrays(image=np.array([b"a", None] * 2)), "npz:a.npz", "image"),
+    (arrays(label=np.eye(4)), "npz:a.npz", "label"),
+    (arrays(label=np.arange(4) - 1), "npz:a.npz", "label"),
+    (arrays(label=np.arange(4) * 2**30), "npz:a.npz", "classes"),
+    (arrays(), "npz:a.npz?image=who", "label"),
+    (arrays(), "npz:a.npz?text=x", "?text=x"),
+    (arrays(), "npz:a.npz?picture=x", "picture"),
+    (file("a.csv", b"text,label\n"), "files:a.csv", "a.csv"),
+    (file("a.csv", b"text,label\n"), "files:.", ".jsonl"),
+    (file("a.txt", "one".encode("utf-16")), "files:.", "a.txt"),
+    (file("a.text", b"PK\0\0"), "files:a.text", "a.text"),
+    (file("a.txt", b"one"), "files:.?label=x", "?label=x"),
+    (file("a.txt", b""), "files:.", "train"),
+    (images(), "pictures:a", "pictures:a"),
+    *((pictures, name, repr(name)) for name in ("", "../own", "own:9.9.9", "own/x", "a\0b")),
+]
+OF_HUGGING_FACE = [
+    (table(a=[1]), "hf:.", "a"),
+    (table(image=[b"x"], label=[0]), "hf:.", "record 0"),
+    (table(image=[PNG], label=["cat"]), "hf:.", "label"),
+    (table(image=[PNG], label=[-1]), "hf:.", "classes"),
+    (table(image=[PNG], label=[[0, 2]]), "hf:.", "label"),
+    (table(image=[PNG], objects=[[1, 2]]), "hf:.", "objects"),
+    (table(image=[PNG], objects=[[{"bbox": [0.0] * 4}]]), "hf:.", "objects"),
+    (table(image=[PNG], label=[1]), "hf:.?label=who", "who"),
+    (file("a.parquet", b"PAR1"), "hf:.", "a.parquet"),
+    (images("a/1.png"), "hf:.", "Parquet"),
+]
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "names"),
+    [*SOURCES, *(pytest.param(*row, marks=pytest.mark.extras) for row in OF_HUGGING_FACE)],
+)
+def test_unusable_data_are_refused(write, name, names, tmp_path):
+    write(tmp_path)
+    with pytest.raises((SourceError, RecordError), match=re.escape(names)) as caught:
+        splits.open_source(name, "train", str(tmp_path), text="sentences")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("split", ["dev", "train[", "train[5:2]", "train[:0]", "train[:150%]"])
+@pytest.mark.parametrize(("write", "name"), [(TWO, "folder:."), (pictures, "own")])
+def test_a_split_without_records_is_refused(write, name, split, tmp_path):
+    write(tmp_path)
+    with pytest.raises(SourceError, match=re.escape(f"split {split!r}")) as caught:
+        splits.open_source(name, split, str(tmp_path))
+    assert "allowed: train" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"3", b"{}", b'{"a":' * 10**5, b"\xff\xfe"])
+@pytest.mark.parametrize("description", ["dataset_info.json", "features.json"])
+def test_a_damaged_description_is_refused(description, content, tmp_path):
+    pictures(tmp_path)
+    file(f"own/1.0.0/{description}", content)(tmp_path)
+    with pytest.raises(SourceError, match="'own'") as caught:
+        splits.open_source("own", "train", str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+LINES = "\n".join(path_data.sentences(range(60))).encode()
+
+
+@pytest.mark.parametrize(
+    ("write", "fields", "names"),
+    [
+        (images(), {"vocabulary_size": 10**6}, "vocabulary_size is 1000000"),
+        (images(), {"vocabulary_size": 20}, "vocabulary_size is 20"),
+        (images(), {"train_split": "test"}, "'test'"),
+        (images(), {"name": "digits", "validation_split": "test"}, "'text'"),
+        (images(), {"name": "own", "data_dir": "/nowhere"}, "/nowhere"),
+        (images(), {"cache_dir": "/dev/null/there"}, "dataset.cache_dir"),
+        (images(), {"name": "files:.", "validation_split": ""}, "validation_split"),
+        (pictures, {"name": "own", "validation_split": "train"}, "'text'"),
+        *(
+            (file("train.txt", text), {"name": "files:.", "text": "documents"} | shared, "train")
+            for shared in [{"validation_split": "train"}]
+            for text in (b"", b" ", b"\n\n")
+        ),
+    ],
+)
+def test_unusable_text_is_refused(write, fields, names, tmp_path):
+    write(tmp_path)
+    usual = {"name": "python_topics", "train_split": "train", "validation_split": "validation"}
+    usual |= {"text": "sentences", "vocabulary_size": 100}
+    with pytest.raises(SourceError, match=re.escape(names)):
+        splits.open_splits(dataset_of(tmp_path, **usual | fields))
+
+
+def test_documents_of_which_none_has_a_piece_are_refused_in_any_split(tmp_path):
+    (tmp_path / "train.txt").write_bytes(LINES)
+    (tmp_path / "val.txt").write_text(" ")
+    fields = {"name": "files:.", "train_split": "train", "validation_split": "validation"}
+    with pytest.raises(SourceError, match="'validation'"):
+        splits.open_splits(dataset_of(tmp_path, text="documents", vocabulary_size=40, **fields))
+
+
+@pytest.mark.parametrize("line", [b"{", b"[1]", b"3", b'{"txt": "a"}', b'{"text": 3}', b"\xff"])
+def test_a_damaged_line_of_json_is_named(line, tmp_path):
+    lines = [b'{"text": "fine"}', b"", line, b'{"text": "fine"}']
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    source, _ = splits.open_source(f"files:{tmp_path}", "train")
+    with pytest.raises(RecordError, match=r"^record 1 of split 'train' \(.*a.jsonl, line 3\)"):
+        source.__getitems__([0, 1, 2])
+
+
+def test_without_its_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    path_data.write_parquet(tmp_path / "a.parquet", pa.table({"text": ["a"]}))
+    with pytest.raises(SourceError, match="pip install datasets"):
+        splits.open_source(f"hf:{tmp_path}", "train")
