@@ -1,6 +1,5 @@
 """Damaged files, a second process, a lost terminal, a full disk: equal numbers, or one sentence."""
 
-import os
 import pathlib
 import pickle
 import shutil
@@ -290,9 +289,10 @@ def test_a_run_continues_without_its_terminal(tmp_path):
     assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "exhausted"
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, signals.INTERRUPTED), (signal.SIGTERM, cli.PREEMPTED)]
-)
+STOPS = [(signal.SIGINT, signals.INTERRUPTED), (signal.SIGTERM, cli.PREEMPTED)]
+
+
+@pytest.mark.parametrize(("number", "code"), STOPS)
 def test_a_signal_during_the_imports_of_a_command_ends_it_quietly(number, code):
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "train.py", "--help"],
@@ -310,11 +310,14 @@ def test_a_signal_during_the_imports_of_a_command_ends_it_quietly(number, code):
     assert "Traceback" not in left
 
 
-def test_a_second_ctrl_c_ends_a_run_at_once_without_a_traceback(tmp_path):
-    with held_training(3, *WORDS, f"--workdir={tmp_path / 'run'}") as process:
-        while process.poll() is None:  # two that come at once are one
-            process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize(("number", "code"), STOPS)
+def test_a_second_signal_ends_a_run_that_waits_and_it_resumes(number, code, tmp_path):
+    """As one does whose source does not answer."""
+    workdir = tmp_path / "run"
+    with held_training(3, *WORDS, f"--workdir={workdir}") as process:
+        while process.poll() is None:  # those that come at once are one
+            process.send_signal(number)
             time.sleep(0.05)
-        assert process.returncode == signals.INTERRUPTED
+        assert process.returncode == code
         assert "Traceback" not in process.stderr.read()
-    assert os.path.exists(tmp_path / "run" / records.CONFIG)
+    assert train.train(CONFIG, workdir)["status"] == "exhausted"
