@@ -61,7 +61,6 @@ GOALS = {"kills": 200, "damages": 2_000, "inputs": 5_000}  # without a fault
 _HEADER = ("", "tried", "survived", *FAULTS)
 
 _TIMEOUT_SECONDS = 600.0  # far longer than any case takes on a busy machine
-_CASES_PER_PROCESS = 20
 _MEMORY_BYTES = 12 * 2**30  # of a case, so that absurd sizes end only it
 
 Case = dict[str, Any]  # a row of the results: kind, seed, index, group, case, outcome, detail
@@ -202,79 +201,30 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _computed(act: Callable[[], Any], scratch: pathlib.Path) -> Any:
-    """The JSON value of `act()` in a forked process."""
+def _ended(
+    act: Callable[[], Any], scratch: pathlib.Path, value: Callable[[str], Any] = lambda output: None
+) -> tuple[Any, str, Any]:
+    """The exit code that `act()` returns in a forked process, or that it did not end; what it has
+    printed; and the JSON value of `value(output)`, which follows in the same process if the code is
+    0, else None."""
     answer, output = scratch / "answer.json", scratch / "answer.txt"
-    answer.unlink(missing_ok=True)
-    pid = _fork(lambda: answer.write_text(json.dumps(act())) and 0, output)
-    if code := _wait(pid):
-        raise RuntimeError(f"a process ended with {code}: {output.read_text()[-2000:]}")
-    return json.loads(answer.read_text())
+    for path in (answer, output):
+        path.unlink(missing_ok=True)
 
-
-def _in_batches(
-    numbers: Sequence[int], attempt: Callable[[int], Case], scratch: pathlib.Path
-) -> Iterator[tuple[int, Case]]:
-    """`attempt(number)` of each case, many cases per forked process. A case that ends its process
-    is a traceback, one that takes too long a hang."""
-    left, answers, output = list(numbers), scratch / "answers.jsonl", scratch / "output.txt"
-
-    def work() -> None:
-        for number in left[:_CASES_PER_PROCESS]:
-            with answers.open("a") as file:
-                file.write(json.dumps(attempt(number)) + "\n")
-
-    while left:
-        answers.write_text("")
-        output.unlink(missing_ok=True)
-        outcome, pid = "traceback", _fork(work, output)
-        try:
-            code: Any = _wait(pid)
-        except TimeoutError:
-            outcome, code = "hang", "no end"
-        done = [json.loads(line) for line in answers.read_text().splitlines()]
-        yield from zip(left, done, strict=False)
-        if len(done) < len(left[:_CASES_PER_PROCESS]):
-            detail = f"exit code {code}: {output.read_text()[-1000:]}"
-            interrupted = code == signals.INTERRUPTED  # by our own Ctrl-C
-            yield left[len(done)], {"outcome": EQUAL if interrupted else outcome, "detail": detail}
-            done.append({})
-        left = left[len(done) :]
-
-
-@contextlib.contextmanager
-def _captured() -> Iterator[Callable[[], str]]:
-    """Captures output at the level of file descriptors; yields a function that returns it."""
-    with tempfile.TemporaryFile() as file:
-        saved = [os.dup(1), os.dup(2)]
-
-        def text() -> str:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            size = os.fstat(file.fileno()).st_size
-            return os.pread(file.fileno(), size, 0).decode(errors="replace")
-
-        try:
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
-            yield text
-        finally:
-            for number, descriptor in enumerate(saved, start=1):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-
-
-def _run(main: Callable, argv: Sequence[str]) -> tuple[Any, str]:
-    """The exit code of a command in this process, or a traceback, and its output."""
-    with _captured() as captured:
-        try:
-            code: Any = cli.guarded(main, argv)
-        except SystemExit as error:  # --help
-            code = error.code
-        except BaseException as error:  # Python would print a traceback
-            code = f"Traceback: {type(error).__name__}: {error}"
+    def answered() -> Any:
+        code = act()
         gc.collect()  # finalizers may print
-        return code, captured()
+        sys.stdout.flush()
+        if not code:
+            answer.write_text(json.dumps(value(output.read_text(errors="replace"))))
+        return code
+
+    try:
+        code: Any = _wait(_fork(answered, output))
+    except TimeoutError:
+        code = "no end"
+    text = output.read_text(errors="replace")
+    return code, text, json.loads(answer.read_text()) if answer.exists() else None
 
 
 def _tree(directory: pathlib.Path) -> dict[str, Any]:
@@ -288,7 +238,9 @@ def _tree(directory: pathlib.Path) -> dict[str, Any]:
 
 def _fault(code: Any, text: str, unchanged: Callable[[], bool]) -> str | None:
     """The fault that exit code and output show; None if they show none."""
-    if "Traceback" in str(code) or re.search("^Traceback", text, re.MULTILINE):
+    if code == "no end":
+        return "hang"
+    if re.search("^Traceback", text, re.MULTILINE):
         return "traceback"
     if code not in (0, 2, 3, 4, 75, 130) or (code == cli.WRONG_INPUT and not unchanged()):
         return "differing"
@@ -361,9 +313,9 @@ def kills(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[in
             replay = f"--config.echo.replay={scratch / 'killed' / records.DECISIONS}"
             again = command("whole", *([replay] if "auto" in group else []))
             if not why:
-                found = _computed(lambda r=read: r(scratch / "killed"), scratch)
-                expected = _computed(lambda a=again, r=read: a() or r(scratch / "whole"), scratch)
-                why = difference(found, expected)
+                _, _, found = _ended(lambda: 0, scratch, lambda _, r=read: r(scratch / "killed"))
+                _, said, expected = _ended(again, scratch, lambda _, r=read: r(scratch / "whole"))
+                why = said[-500:] if expected is None else difference(found, expected)
         except TimeoutError:
             outcome, why = "hang", "no end"
         text = output.read_text(errors="replace") if output.exists() else ""
@@ -479,14 +431,14 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
     def run(name: str) -> tuple[Any, str, Any]:
         """Exit code, output, and what the command is judged by: numbers that it has written."""
         main, argv = _COMMANDS_ON[name]
-        code, text = _run(main, argv(case))
-        if code:
-            return code, text, None
-        try:
-            finished = "already finished" in text  # then only the result is read
-            return code, text, _numbers("result" if finished else name, case)
-        except Exception as error:
-            return code, text, f"{type(error).__name__}: {error}"
+
+        def written(text: str) -> Any:
+            try:  # of a run that had finished, only the result is read
+                return _numbers("result" if "already finished" in text else name, case)
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+
+        return _ended(functools.partial(cli.guarded, main, argv(case)), scratch, written)
 
     def copied(state: str) -> None:
         for path in (case, case.with_name("report")):
@@ -499,7 +451,7 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
         _wait(_fork(lambda s=state: made(s), scratch / "templates.txt"))
     for state, name in dict.fromkeys(_ATTEMPTS):
         copied("killed 7" if state == "killed" else state)
-        expected[f"{state} {name}"] = _computed(lambda n=name: run(n), scratch)
+        expected[f"{state} {name}"] = run(name)
 
     def attempt(number: int) -> Case:
         rng = random.Random(f"{seed} damages {number}")
@@ -517,14 +469,14 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
         outcome = _fault(code, text, lambda: _tree(case) == before)
         detail = ""
         if outcome is None and code == cli.OK:
-            detail = difference(json.loads(json.dumps(found)), numbers)
+            detail = difference(found, numbers)
             added = [line for line in text.splitlines() if line not in usual.splitlines()]
             loss = re.search(_NAMED, "\n".join(added))
             outcome = NAMED if detail and loss else "silent" if detail else EQUAL
         record = {"group": name, "case": description, "outcome": outcome or NAMED}
         return record | ({"detail": f"{code} {detail} {text[-1500:]}"} if outcome in FAULTS else {})
 
-    yield from _in_batches(numbers, attempt, scratch)
+    yield from ((number, attempt(number)) for number in numbers)
 
 
 def _numbers(name: str, case: pathlib.Path) -> Any:
@@ -547,9 +499,9 @@ def _on_each_step(on_step: Callable[[int], None]) -> Iterator[None]:
     """Within, `on_step` is called after each step of every run of this process."""
     original = Run.step
 
-    def step(run: Run, stop: bool = False) -> bool:
-        if taken := original(run, stop):
-            on_step(run.counters.step)
+    def step(self: Run, stop: bool = False) -> bool:
+        if taken := original(self, stop):
+            on_step(self.counters.step)
         return taken
 
     Run.step = step
@@ -685,17 +637,20 @@ def inputs(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[i
         (case / "config.py").write_text("raise ValueError('of the file')")
         (case / "broken.py").write_text("def get_config(:")
         shutil.copytree(scratch / "study", case / "study")
-        os.chdir(case)
         name, main, argv = _drawn(random.Random(f"{seed} inputs {number}"))
         if name != "analysis" and not any("cache_dir" in word for word in argv):
             argv.append(f"--config.dataset.cache_dir={scratch / 'cache'}")
         before = _tree(case)
-        # accepted values may make the upstream so slow that the first batch never comes
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        signal.setitimer(signal.ITIMER_REAL, 60, 1)
-        with _on_each_step(lambda _: os.kill(os.getpid(), signal.SIGTERM)):
-            code, text = _run(main, argv)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+
+        def act(main=main, argv=argv) -> int:
+            os.chdir(case)
+            # accepted values may make the upstream so slow that the first batch never comes
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            signal.setitimer(signal.ITIMER_REAL, 60, 1)
+            with _on_each_step(lambda _: os.kill(os.getpid(), signal.SIGTERM)):
+                return cli.guarded(main, argv)
+
+        code, text, _ = _ended(act, scratch)
         outcome = _fault(code, text, lambda: _tree(case) == before)
         sentences = [line for line in text.splitlines() if re.match("(error|analysis): ", line)]
         if outcome is None and code == cli.WRONG_INPUT and len(sentences) != 1:
@@ -704,7 +659,7 @@ def inputs(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[i
         record = {"group": name, "case": words, "outcome": outcome or (NAMED if code else EQUAL)}
         return record | ({"detail": f"{code}: {text[-1500:]}"} if outcome else {})
 
-    yield from _in_batches(numbers, attempt, scratch)
+    yield from ((number, attempt(number)) for number in numbers)
 
 
 # --- The table
