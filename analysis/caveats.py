@@ -169,13 +169,7 @@ def _boundary(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
 
 def _coarse(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     """Scores that depend on when trials were evaluated."""
-    intervals = loaded.trials.loc[loaded.trials["counted"], "evaluation_interval"].dropna()
     if loaded.study.scores_values:
-        if intervals.nunique() > 1:
-            yield (
-                f"Trials were evaluated every {intervals.min():,.0f} to {intervals.max():,.0f} "
-                "fresh examples. The best of more evaluations is better by chance."
-            )
         return
     coarse = searches[searches["resolution"] > COARSE]
     if not coarse.empty:

@@ -502,17 +502,6 @@ def test_caveats_of_a_small_study(small):
     assert "hardware" not in text
 
 
-def test_best_values_of_unequally_many_evaluations_are_a_caveat(tmp_path):
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, score="best_value"))
-    said = "Trials were evaluated every 50 to 100 fresh examples."
-    for before, expected in ((100, 0), (50, 1)):
-        interval = loaded.trials["condition"].map({"baseline": 100, "before_e2": before})
-        changed = dataclasses.replace(
-            loaded, trials=loaded.trials.assign(evaluation_interval=interval)
-        )
-        assert sum(each.startswith(said) for each in caveats.find(changed)) == expected
-
-
 def test_pairs_that_a_diverged_trial_leaves_out_are_a_caveat(tmp_path):
     lost = {("baseline", 0, 0), ("before_e2", 0, 0), ("before_e2", 0, 1), ("before_e2", 1, 1)}
     places = [(name, s, k) for name in ("baseline", "before_e2") for s in (0, 1) for k in (0, 1)]
