@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import train
+from configs import base
 from tests.helpers.processes import start_pair
 from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
@@ -97,3 +98,11 @@ def two_processes():
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def _fields_of_a_users_file():
+    """A field that a user's configuration file has added is gone after the test."""
+    shipped = list(base.FIELDS)
+    yield
+    base.FIELDS[:] = shipped
