@@ -277,7 +277,7 @@ def test_a_parent_may_change_its_states():
 
 
 class Flaky(Source):
-    """Fails at one index, or gives an item of another shape, until it is mended."""
+    """Fails at one index, or gives an item of another shape, until it is fixed."""
 
     wrong = None
 
