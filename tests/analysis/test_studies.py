@@ -256,12 +256,6 @@ def test_study_of_seconds_scores_the_fastest_trial(tmp_path):
     assert (row.seconds_low, row.fresh_examples_low) == (1.0, 300)
 
 
-def test_unknown_score_is_refused(tmp_path, capsys):
-    root = write_study(tmp_path / "t", [BASELINE], {("baseline", 0, 0): [0.9]}, score="luck")
-    assert run([str(root)]) == 2
-    assert "score is 'luck'; allowed: fresh_examples, seconds" in capsys.readouterr().err
-
-
 class _Images(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()
