@@ -16,7 +16,7 @@ CONFIRMED := logistic sentences cells mnist documents digits photographs  # thos
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
 	@echo "make notebooks  the notebooks in JupyterLab"
-	@echo "make test    the tests: about 9 minutes on two cores"
+	@echo "make test    the tests: about 5 minutes on two cores"
 	@echo "make test-long  the others: crashes, several processes, notebooks, pages' commands"
 	@echo "make test-extras  the tests of integrations, whose packages take gigabytes"
 	@echo "make mutants  how many small mistakes the tests notice: many hours"

@@ -156,7 +156,8 @@ def trials_per_hour(plan: Plan, lanes: int, examples_per_second: float) -> float
             )
         )
         results = [
-            records.read_json(path / records.RESULT) for _, path in records.trials_on_disk(outdir)
+            records.read_json(path / records.RESULT) or {}
+            for _, path in records.trials_on_disk(outdir)
         ]
     return lanes * 3600 / max(result["train_seconds"] for result in results)
 

@@ -156,7 +156,7 @@ def tuned(directory: pathlib.Path) -> list[Condition]:
             else:
                 best = search["best_value"].idxmax()
             record = records.read_json(pathlib.Path(search.loc[best, "path"]) / records.CONFIG)
-            config = ConfigDict(record["config"])
+            config = ConfigDict((record or {})["config"])
             config.upstream.examples_per_second = 0.0
             config.upstream.augmented_examples_per_second = 0.0
             configs.append(config)

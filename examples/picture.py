@@ -64,7 +64,7 @@ def draw(rows, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True)
     out = parser.parse_args().out
     if not (table := out.with_suffix(".csv")).exists():
