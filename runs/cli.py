@@ -45,6 +45,8 @@ class DiskFull(Failed):
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# TensorStore, which writes checkpoints, puts the number into its messages.
+_CODE_OF_TENSORSTORE = re.compile(r"os_error_code='(\d+)'")
 
 # Errors of the file system that mean that the user gave a wrong path.
 _WRONG_PATH = (
@@ -57,7 +59,8 @@ def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error or one of its causes is a full disk, an exhausted quota, or a file that is
     larger than allowed."""
     while error is not None:
-        if getattr(error, "errno", None) in _DISK_FULL:
+        codes = {getattr(error, "errno", None), *map(int, _CODE_OF_TENSORSTORE.findall(str(error)))}
+        if not codes.isdisjoint(_DISK_FULL):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -1,5 +1,6 @@
 """Damaged files, a second process, a lost terminal, a full disk: equal numbers, or one sentence."""
 
+import errno
 import pathlib
 import pickle
 import shutil
@@ -277,6 +278,22 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     assert run.returncode == cli.FAILED, run.stderr
     assert "no space is left" in run.stderr.splitlines()[-1]
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(errno.ENOSPC, "text"), True),
+        (OSError(errno.EACCES, "text"), False),
+        (ValueError("RESOURCE_EXHAUSTED: text [os_error_code='28']"), True),
+        (ValueError("text [os_error_code='13']"), False),
+    ],
+)
+def test_a_full_disk_is_recognized_behind_other_errors(error, full):
+    assert cli.is_disk_full(error) == full
+    outer = RuntimeError("text")
+    outer.__cause__ = error
+    assert cli.is_disk_full(outer) == full
 
 
 def test_a_run_continues_without_its_terminal(tmp_path):
