@@ -8,7 +8,7 @@ import contextlib
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fsspec.core import url_to_fs
@@ -44,8 +44,7 @@ class Mirror:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self._say(f"warning: {self._url} is not up to date ({reason}); it is tried again")
 
-    def end(self, result: Mapping[str, Any]) -> None:
-        del result  # the file is copied, too
+    def close(self) -> None:
         for seconds in _RETRY_SECONDS:
             with contextlib.suppress(OSError):
                 return self._copy()

@@ -75,9 +75,7 @@ class Tools:
         from runs import processes
 
         if self.mirror and processes.is_first():
-            followers = Followers({"--mirror": self._mirror(directory, say)}, say)
-            followers.end({})
-            followers.close()
+            Followers({"--mirror": self._mirror(directory, say)}, say).close()
 
     def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> Any:
         from runs.mirror import Mirror
@@ -201,8 +199,9 @@ class Followers:
         """Waits for the followers; called once, last, also if an error prevented a result."""
         if self._profile:
             self._profile.close()
-        self._put("close")
+        # One after the other: the mirror comes last, and copies what the others have written.
         for name, events, work in self._queues:
+            events.put(("close", ()))
             events.put(None)
             work.join(_SILENT_SECONDS)
             if work.is_alive():

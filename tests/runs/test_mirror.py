@@ -65,7 +65,7 @@ def test_a_copy_drops_the_checkpoints_that_the_run_replaced_and_nothing_else(tmp
     os.mkfifo(run / "pipe")  # whoever opens it waits
     others = {"notes": "mine", "checkpoints__10__a": "of a machine that was lost"}
     directory(copy, **others)
-    mirror.end({})
+    mirror.close()
     assert set(content(copy)) == {
         *("config", "checkpoints/9/a", "metrics", "notes", "checkpoints/10/a")
     }
@@ -102,7 +102,7 @@ def test_a_failed_copy_is_a_warning_and_is_tried_again(tmp_path, monkeypatch):
     mirror.saved()
     assert len(said) == 1
     place.unlink()
-    mirror.end({})
+    mirror.close()
     assert content(place / "copy") == content(run)
 
 
