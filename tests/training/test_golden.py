@@ -1,8 +1,8 @@
 """Training steps of every network against PyTorch's, from equal parameters on equal batches.
 
-tests/helpers/golden.json is what make_golden.py, next to it, computed (PyTorch's and torchvision's
-layers, losses and optimizer, in double precision). If a step differs, either it is wrong or it was
-changed on purpose; then change the network, loss or optimizer in that script alike, by hand.
+tests/helpers/golden.json is what PyTorch and torchvision computed (their layers, losses, and
+optimizer, in double precision), by tests/helpers/make_golden.py of commit 98374779. If a step
+differs, either it is wrong or it was changed on purpose; then change that script alike, by hand.
 """
 
 import json
