@@ -10,8 +10,7 @@ from markdown_it import MarkdownIt
 
 from analysis import __main__ as analysis_main
 from runs import cli, records
-from tests.helpers import forked
-from tests.helpers.runs import HANGS, run_command
+from tests.helpers.runs import HANGS, run_command, start_python
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
@@ -110,7 +109,7 @@ def test_help_explains_the_command():
 
 @pytest.mark.long
 def test_closed_pipe_is_not_an_error(small):
-    process = forked.start(["-m", "analysis", str(small)], dict(os.environ))
+    process = start_python(["-m", "analysis", str(small)])
     process.stdout.close()
     assert process.communicate(timeout=HANGS)[1] == ""
     assert (small / "report" / "report.md").exists()

@@ -7,8 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.helpers import forked
-from tests.helpers.runs import HANGS
+from tests.helpers.runs import HANGS, start_python
 
 
 def start_pair(words, second=None):
@@ -23,7 +22,7 @@ def start_pair(words, second=None):
         "PYTHONFAULTHANDLER": "1",  # SIGABRT prints the stacks
     }
     return [
-        forked.start(chosen, os.environ | joined | {"JAX_PROCESS_ID": str(number)})
+        start_python(chosen, os.environ | joined | {"JAX_PROCESS_ID": str(number)})
         for number, chosen in enumerate((words, second or words))
     ]
 

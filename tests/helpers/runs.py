@@ -5,6 +5,8 @@ import itertools
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -15,7 +17,6 @@ from runs import cli, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
 from runs.study import nested
-from tests.helpers import forked
 from training.experiment import make_experiment
 from training.run import Run
 
@@ -144,10 +145,25 @@ def optimizing():
     return os.environ | {"XLA_FLAGS": flags}
 
 
+def start_python(words, env=os.environ):
+    """Starts `python *words` in the repository; its streams are pipes, in text."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, *words], cwd=ROOT, env=env, text=True, **pipes)
+
+
+def run_python(words, env=os.environ):
+    """Does `start_python` and waits for the end; the completed process."""
+    with start_python(words, env) as process:
+        try:
+            printed = process.communicate(timeout=HANGS)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(words, process.returncode, *printed)
+
+
 def run_command(script, *arguments, env=os.environ):
     """Runs one of the project's commands as a user would; the completed process."""
-    words = [*([script] if script.endswith(".py") else ["-m", script]), *arguments]
-    return forked.run(words, dict(env), HANGS)
+    return run_python([*([script] if script.endswith(".py") else ["-m", script]), *arguments], env)
 
 
 @contextlib.contextmanager
@@ -155,13 +171,12 @@ def held_training(step, *words):
     """train.py's command as a process that has taken `step` steps; it resumes once its standard
     input is closed, as by `communicate`. See held_training.py."""
     words = ["-m", "tests.helpers.held_training", str(step), *words]
-    process = forked.start(words, dict(os.environ))
-    try:
-        wait_until_held(process)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    with start_python(words) as process:
+        try:
+            wait_until_held(process)
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_until_held(process):

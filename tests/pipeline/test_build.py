@@ -16,7 +16,6 @@ from benchmarks import input as photographs
 from data import sources, splits
 from data.splits import open_data
 from pipeline import accounting, build, map_datasets
-from tests.helpers import forked
 from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
@@ -24,6 +23,7 @@ from tests.helpers.runs import (
     batches_of,
     echoing,
     mini,
+    run_python,
 )
 from training.experiment import make_experiment
 
@@ -341,5 +341,5 @@ print("ends")
 
 @pytest.mark.long
 def test_a_program_that_ends_waits_for_no_chunk_of_a_source_that_hangs():
-    ended = forked.run(["-c", _STUCK_CHUNKS], dict(os.environ), HANGS)
+    ended = run_python(["-c", _STUCK_CHUNKS])
     assert (ended.returncode, ended.stdout) == (0, "ends\n")
