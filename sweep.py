@@ -140,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
         )
     plan.check_overrides(study, overrides)
     part, parts = arguments.shard
-    if parts > (searches := len(search.searches_in_order(study))):
+    if parts > (searches := len(study.conditions) * study.searches):
         raise cli.InputError(
             f"--shard is {part}/{parts}; allowed: n up to {searches}, the number of searches"
         )

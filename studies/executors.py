@@ -28,14 +28,11 @@ class Executor(Protocol):
     Attributes:
         here: whether units run in this process, which prints their progress and takes their
             signals.
+        workers: the most processes that train on one machine at once.
     """
 
     here: bool
-
-    @property
-    def workers(self) -> int:
-        """The most processes that train on one machine at once."""
-        ...
+    workers: int
 
     def free(self) -> int:
         """How many units can be submitted now."""

@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,23 +15,34 @@ import ml_collections
 
 from configs import base
 from data.splits import open_splits
-from echo.spec import abbreviated
+from echo.spec import abbreviated, checked_integer
 from pipeline import accounting
 from runs import cli, origins, records, workdirs
 from runs.progress import several
-from runs.study import FRESH_EXAMPLES, MAY_CHANGE, SCORES, SIZES, Study, nested
+from runs.study import (
+    ECHO_SETTINGS,
+    FRESH_EXAMPLES,
+    MAX_TRIALS_FACTOR,
+    MAY_CHANGE,
+    SCORES,
+    SEEDS_PER_SEARCH,
+    SIZES,
+    Condition,
+    Study,
+    condition_label,
+)
 from studies import search
 
-_REQUIRED = ("conditions", "baseline", "trials", "searches")
-_OPTIONAL = ("about", "overrides", "space", "not_searched", "score")
 _BUDGET = "budget.fresh_examples"
 _DISPLAYED_TRIALS = 3
 
-# A condition's name is a directory name on any file system, and appears in messages.
-_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")
-_RESERVED_NAMES = (records.STUDY, "report")  # other entries of a study's directory
+MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
+MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to list
 
-# Held while study.json is extended; hidden, since a condition may be named `lock`.
+_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")  # of a directory on any file system
+_RESERVED = (records.STUDY, "report")  # other entries of a study's directory
+
+# Held while study.json is written; hidden, since a condition may be named `lock`.
 _LOCK = f".{records.LOCK}"
 
 # What a later launch may change. Where the data lie stays in study.json as it was at first, and so
@@ -66,42 +78,111 @@ def load_study(
     if name not in studies:
         known = ", ".join(map(str, studies)) or "none; add get_studies() to it"
         raise cli.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
-    definition = studies[name]
-    with search.errors_of(name):
-        _check_definition(definition)
-        _set(config, definition.get("overrides", {}))
-        for condition, fields in definition["conditions"].items():
-            with search.errors_of(name, f"condition {condition!r}"):
-                _set(copy.deepcopy(config), fields)
-                for field in fields:
-                    search.check_field(field)
-    cli.override(config, overrides)
-    with search.errors_of(name):
-        study = search.make_study(
-            name,
-            config,
-            definition["conditions"],
-            _axes(definition, module, variant),
-            trials=definition["trials"] if trials is None else trials,
-            searches=definition["searches"] if searches is None else searches,
-            baseline=definition["baseline"],
-            score=definition.get("score", FRESH_EXAMPLES),
-            config_flag=config_flag,
-        )
-        search.check_axes(study)
-        compared = study.baseline_of(study.condition(study.baseline))
-        search.refuse(
-            compared != study.baseline,
-            f"its baseline is {study.baseline!r}, but conditions are compared with no echoing at "
-            f"the same batch size; give {compared!r}",
-        )
-        both = {axis.field for axis in study.space} & {*definition.get("overrides", {})}
+    sizes = {"trials": trials, "searches": searches}
+    with cli.errors_of_file(module.__file__), search.errors_of(f"study {name!r}"):
+        keys = {"about": "", "overrides": {}, "space": None, "not_searched": ()} | studies[name]
+        keys |= {size: number for size, number in sizes.items() if number is not None}
+        del keys["about"]
+        own, axes, left_out = (keys.pop(key) for key in ("overrides", "space", "not_searched"))
+        for field, value in own.items():
+            cli.set_field(config, field, value)
+        cli.override(config, overrides)
+        axes = module.get_search_space(variant) if axes is None else axes
+        for field in left_out:
+            search.check_field(field)
+        axes = [axis for axis in axes if axis.get("field") not in left_out]
+        both = ", ".join(axis.get("field") for axis in axes if axis.get("field") in own)
         search.refuse(
             both,
-            f"it overrides {', '.join(sorted(both))}, which its search space varies; name it in "
-            "not_searched too, or leave the override out",
+            f"it overrides {both}, which its search space varies; name it in not_searched too, or "
+            "leave the override out",
         )
+        return make_study(name, config, config_flag=config_flag, space=axes, **keys)
+
+
+def make_study(
+    name: str,
+    config: ml_collections.ConfigDict,
+    *,
+    conditions: Mapping[str, Mapping[str, Any]],
+    baseline: str | None,
+    trials: int,
+    searches: int,
+    space: Sequence[Mapping[str, Any]] = (),
+    score: str = FRESH_EXAMPLES,
+    config_flag: str = "",
+) -> Study:
+    """A study of a configuration; see docs/studies.md.
+
+    Args:
+        conditions: overrides by condition name, in order of presentation.
+        baseline: the condition without echoing that others are compared with; None = the first, or
+            what it is compared with.
+        space: axes of the searches, as dicts.
+
+    Raises:
+        ValueError, cli.InputError: what is not allowed.
+    """
+    checked_integer("trials", trials, 1, MAX_TRIALS)
+    checked_integer("searches", searches, 1, MAX_SEARCHES)
+    search.refuse(score not in SCORES, f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    given = {condition: _overrides(condition, own) for condition, own in conditions.items()}
+    search.refuse(
+        len({condition.lower() for condition in given}) < len(given),
+        f"its conditions {abbreviated([*given])} include names that differ only in case, and some "
+        "file systems would give them one directory; rename one of them",
+    )
+    labels = {condition: condition_label(own, config) for condition, own in given.items()}
+    count = Counter(labels.values())
+    for condition, own in given.items():
+        if count[labels[condition]] > 1:
+            labels[condition] += f", buffer {Condition.of('', own, config).shuffle_buffer:,}"
+    study = Study(
+        name=name,
+        conditions=tuple(Condition.of(c, own, config, labels[c]) for c, own in given.items()),
+        target=records.Target(**config.target.to_dict()),
+        baseline=baseline or "",
+        trials=trials,
+        searches=searches,
+        budget=config.budget.fresh_examples,
+        space=tuple(search.resolved_axis(axis, config) for axis in space),
+        score=score,
+        config=config,
+        config_flag=config_flag,
+    )
+    varied = [*ECHO_SETTINGS, *{field for own in given.values() for field in own}]
+    varied += [axis.field for axis in study.space]
+    for axis in study.space:
+        search.refuse(
+            varied.count(axis.field) > 1,
+            f"it searches {axis.field}, which another axis or a condition sets, or by which "
+            "conditions differ; leave one out",
+        )
+    if baseline is None:
+        first = study.conditions[0]
+        return dataclasses.replace(study, baseline=study.baseline_of(first) or first.name)
+    compared = [c.name for c in study.conditions if study.baseline_of(c) == c.name]
+    search.refuse(
+        baseline not in compared,
+        f"its baseline is {abbreviated(baseline)}; allowed: {' or '.join(compared)}, a condition "
+        "without echoing",
+    )
     return study
+
+
+def _overrides(condition: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a condition sets; raises ValueError or InputError."""
+    # its name is a directory's, appears in messages, and must not be another entry's
+    if not isinstance(condition, str) or not _NAME.fullmatch(condition) or condition in _RESERVED:
+        raise ValueError(
+            f"a condition is named {abbreviated(condition)}, as the directory of its trials will "
+            "be; allowed: up to 100 letters, digits, '_', '-', '=', and '.', not starting with "
+            f"'.', except {' and '.join(_RESERVED)}"
+        )
+    with search.errors_of(f"condition {condition!r}"):
+        for field in fields:
+            search.check_field(field)
+        return {field: search.plain_value(field, value) for field, value in fields.items()}
 
 
 def vary(
@@ -121,57 +202,48 @@ def vary(
     Raises:
         cli.InputError: a field cannot have such a value.
     """
-    fields, values = [], []
+    values: dict[str, list[Any]] = {}
     for flag in flags:
-        name, equals, text = flag.partition("=")
-        if not equals or not text:
-            raise cli.InputError(f"--vary is {flag!r}; allowed: FIELD=VALUE,VALUE,...")
-        with search.errors_of("vary", f"--vary={flag}"):
+        with search.errors_of(f"--vary={flag}"):
+            name, _, texts = flag.partition("=")
+            search.refuse(not texts, "allowed: FIELD=VALUE,VALUE,...")
             search.check_field(name)
-            read = [cli.read(name, value) for value in text.split(",")]
-            twice = len({*read}) < len(read) or name in fields
+            read = [cli.read(name, text) for text in texts.split(",")]
+            twice = len({*read}) < len(read) or name in values
             search.refuse(twice, f"{name} has a value twice; give each once")
-        fields.append(name)
-        values.append(read)
+            values[name] = read
     conditions = {}
-    for combination in itertools.product(*values):
-        overrides = dict(zip(fields, combination, strict=True))
-        name = "_".join(f"{f.rpartition('.')[2]}={v}" for f, v in overrides.items())
+    for combination in itertools.product(*values.values()):
+        overrides = dict(zip(values, combination, strict=True))
+        name = "_".join(f"{field.rpartition('.')[2]}={x}" for field, x in overrides.items())
         if overrides.get("echo.factor") == 1:
             overrides["echo.insertion"] = "none"
-        elif "echo.factor" in fields and "echo.insertion" not in fields:
+        elif "echo.factor" in values and "echo.insertion" not in values:
             default = config.echo.insertion
-            overrides["echo.insertion"] = "before_augmentation" if default == "none" else default
-        check_name(name)
+            default = "before_augmentation" if default == "none" else default
+            overrides["echo.insertion"] = default
         conditions[name] = overrides
-    with search.errors_of("vary"):
-        study = search.make_study(
+    with search.errors_of("--vary"):
+        return make_study(
             "vary",
             config,
-            conditions,
-            (),
+            conditions=conditions,
+            baseline=None,
             trials=1 if trials is None else trials,
             searches=3 if searches is None else searches,
-            baseline=next(iter(conditions)),
             config_flag=config_flag,
         )
-        baseline = study.baseline_of(study.conditions[0])
-        search.check_axes(study)
-    return dataclasses.replace(study, baseline=baseline)
 
 
 def check_overrides(study: Study, overrides: Sequence[str]) -> None:
     """Checks that '--config.FIELD=VALUE' arguments have an effect, and that of the budget on all
     conditions, which may have it in proportion; raises InputError."""
     searched = {axis.field for axis in study.space}
-    for word in overrides:
-        flag = word.partition("=")[0]
+    for flag in (word.partition("=")[0] for word in overrides):
         field = flag.removeprefix("--config.")
         setting = [condition.name for condition in study.conditions if field in condition.overrides]
-        if field in searched:
-            problem = "has no effect, since the study searches it"
-        elif len(setting) == len(study.conditions):
-            problem = "has no effect, since every condition sets it"
+        if field in searched or len(setting) == len(study.conditions):
+            problem = "has no effect, since the study searches it, or every condition sets it"
         elif field == _BUDGET and setting:
             problem = f"would spare {', '.join(setting)}, which set their own"
         else:
@@ -188,102 +260,23 @@ def all_studies(module: Any, variant: str) -> dict[str, dict[str, Any]]:
         return {}
     with cli.errors_of_file(module.__file__):
         studies = module.get_studies(variant)
-    if not isinstance(studies, dict) or any(name in ("", "list") for name in studies):
-        raise cli.InputError(
-            f"get_studies() of {module.__file__} returns {abbreviated(studies)}; allowed: a dict "
-            "of studies by name, none of them 'list'"
-        )
+        if not isinstance(studies, dict) or any(name in ("", "list") for name in studies):
+            raise ValueError("get_studies() must return a dict by name, none of them 'list'")
     return studies
-
-
-def _axes(definition: dict[str, Any], module: Any, variant: str) -> list[Any]:
-    """The axes of a study as its file gives them, without those that it does not search."""
-    axes = definition.get("space")
-    if axes is None:
-        given = hasattr(module, "get_search_space")
-        search.refuse(not given, "it has no space, and its file no get_search_space(); add either")
-        with cli.errors_of_file(module.__file__):
-            axes = module.get_search_space(variant)
-    left_out = definition.get("not_searched", ())
-    for field in left_out:
-        search.check_field(str(field))
-    listed = isinstance(axes, list | tuple)
-    search.refuse(not listed, f"its search space is {abbreviated(axes)}; allowed: a list of axes")
-    return [a for a in axes if not isinstance(a, Mapping) or a.get("field") not in left_out]
-
-
-def _set(config: ml_collections.ConfigDict, overrides: Any) -> None:
-    """Sets fields that a study overrides; raises ValueError or InputError."""
-    given = isinstance(overrides, Mapping)
-    search.refuse(not given, f"{abbreviated(overrides)} is not a dict of values by field")
-    for field, value in overrides.items():
-        cli.set_field(config, str(field), value)
-        # the analysis reads what is written here
-        text = isinstance(value, str) and not isinstance(nested(config, field), str)
-        search.refuse(text, f"{field} is {abbreviated(value)}; allowed: a number, not text")
-
-
-def _check_definition(definition: Any) -> None:
-    """Checks the keys of one study in get_studies(), and the values that others do not; raises
-    ValueError."""
-    given = {*definition} if isinstance(definition, dict) else set()
-    missing, unknown = {*_REQUIRED} - given, given - {*_REQUIRED, *_OPTIONAL}
-    allowed = ", ".join([*_REQUIRED, *_OPTIONAL])
-    search.refuse(missing, f"{abbreviated(missing)} is missing; add it in get_studies()")
-    search.refuse(unknown, f"{abbreviated(unknown)} is no key of a study; allowed: {allowed}")
-    conditions, score = definition["conditions"], definition.get("score", FRESH_EXAMPLES)
-    search.refuse(
-        not isinstance(conditions, dict), f"conditions is {abbreviated(conditions)}, not a dict"
-    )
-    names = abbreviated([*conditions])
-    for name in conditions:
-        check_name(name)
-    search.refuse(
-        len({name.lower() for name in conditions}) < len(conditions),
-        f"its conditions {names} include names that differ only in case, and some file systems "
-        "would give them one directory; rename one of them",
-    )
-    search.refuse(
-        definition["baseline"] not in [*conditions],
-        f"its baseline is {abbreviated(definition['baseline'])}; allowed: one of its conditions, "
-        f"{names}",
-    )
-    search.refuse(
-        score not in SCORES, f"score is {abbreviated(score)}; allowed: {', '.join(SCORES)}"
-    )
-
-
-def check_name(name: Any) -> None:
-    """Checks that a condition's name can be that of its directory; raises ValueError."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
-        raise ValueError(
-            f"a condition is named {abbreviated(name)}, as the directory of its trials will be; "
-            "allowed: up to 100 letters, digits, '_', '-', '=', and '.', not starting with '.', "
-            f"except {' and '.join(_RESERVED_NAMES)}"
-        )
 
 
 def listing(
     config: ml_collections.ConfigDict, module: Any, config_flag: str, overrides: Sequence[str]
 ) -> str:
     """Each study of a configuration file: what it is for, and what it costs."""
-    studies = all_studies(module, config_flag.partition(":")[2])
-    if not studies:
-        return f"{config_flag} has no studies; add get_studies() to it"
-    lines = []
-    for name, definition in studies.items():
+    texts = []
+    for name, definition in all_studies(module, config_flag.partition(":")[2]).items():
         own = copy.deepcopy(config)
         study = load_study(own, module, config_flag, name, overrides=overrides)
-        about = (str(definition.get("about", "")), cost(study))
-        lines += [
-            name,
-            *(
-                textwrap.fill(t, 100, initial_indent="    ", subsequent_indent="    ")
-                for t in about
-            ),
-            "",
-        ]
-    return "\n".join(lines).rstrip()
+        about = textwrap.wrap(str(definition.get("about", "")), 96)
+        lines = [*about, *textwrap.wrap(cost(study), 96)]
+        texts.append("\n    ".join([name, *lines]))
+    return "\n\n".join(texts) or f"{config_flag} has no studies; add get_studies() to it"
 
 
 def dry_run(study: Study) -> str:
@@ -307,13 +300,12 @@ def dry_run(study: Study) -> str:
     if study.space:
         lines += ["", f"first trials of search 0, which has {study.trials}:"]
         for number in range(min(_DISPLAYED_TRIALS, study.trials)):
-            point = search.point(study.space, 0, number).items()
-            values = [f"{n} = {x:.4g}" if isinstance(x, float) else f"{n} = {x}" for n, x in point]
-            lines.append(f"   {number}: {', '.join(values)}")
+            values = search.in_words(search.point(study.space, 0, number))
+            lines.append(f"   {number}: {values}")
     lines += [
         "",
         f"seeds: seed.data = {seed.data} + search; seed.model = {seed.model} + "
-        f"{search.SEEDS_PER_SEARCH} * search + trial; equal in all conditions",
+        f"{SEEDS_PER_SEARCH} * search + trial; equal in all conditions",
         f"cost: {cost(study)}",
     ]
     return "\n".join(lines)
@@ -327,13 +319,11 @@ def cost(study: Study) -> str:
         for condition in study.conditions
     ]
     fresh_examples = sum(budgets) * study.searches * study.trials
-    largest = any(axis.field == _BUDGET for axis in study.space)
     return (
         f"{several(len(study.conditions), 'condition')} x {several(study.searches, 'search')} x "
         f"{several(study.trials, 'trial')} = {several(searches * study.trials, 'trial')}, "
         f"diverged ones not counted (at most {several(searches * study.max_trials, 'attempt')}); "
-        f"{fresh_examples:,} fresh examples if each trial uses "
-        + ("the largest budget" if largest else "its whole budget")
+        f"{fresh_examples:,} fresh examples if each trial uses its whole budget"
     )
 
 
@@ -357,57 +347,57 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
         cli.InputError: the directory contains something else, or a study of another schema
             version; nothing has been written.
     """
-    study = study if study.record else with_record(study)
-    plan = dict(study.record)
+    plan = dict((study if study.record else with_record(study)).record)
     with cli.writing_to(study_dir):
-        existing = _read_record(study_dir) or _create(study_dir, plan | origins.describe())
-    # fields that are newer than the study have had their defaults
-    there = existing | {"resolved_config": base.with_defaults(existing["resolved_config"])}
-    if changed := _changed(there, plan):
-        raise cli.InputError(
-            f"{study_dir} holds a study of another plan, which differs in {'; '.join(changed)}; "
-            "give those values, or another --outdir"
-        )
-    if not _covers(existing, plan):
-        # another launch may be extending the study, too
-        with cli.writing_to(study_dir), workdirs.held(study_dir / _LOCK, wait=True):
-            existing = _read_record(study_dir) or existing
-            if not _covers(existing, plan):
-                grown = {name: plan[name] for name in MAY_CHANGE} | _larger(existing, plan)
-                grown = existing | grown | origins.describe()
-                records.write_json(study_dir / records.STUDY, grown)
-    words = {"trials": "trials per search", "searches": "searches per condition"}
+        if _grown(_read_record(study_dir), plan, study_dir) is not None:
+            study_dir.mkdir(parents=True, exist_ok=True)
+            # another launch may have written or extended the study meanwhile
+            with workdirs.held(study_dir / _LOCK, wait=True):
+                grown = _grown(_read_record(study_dir), plan, study_dir)
+                if grown is not None:
+                    records.write_json(study_dir / records.STUDY, grown | origins.describe())
+        there = _read_record(study_dir) or plan
     kept = [
-        f"{number} {words[name]}, of which this launch runs {plan[name]}"
-        for name, number in _larger(existing, plan).items()
-        if name in words
+        f"{there[name]} {words}, of which this launch runs {plan[name]}"
+        for name, words in (("trials", "trials per search"), ("searches", "searches per condition"))
+        if there[name] > plan[name]
     ]
     return f"the study in {study_dir} keeps its {', and its '.join(kept)}" if kept else ""
 
 
-def _larger(existing: dict[str, Any], plan: dict[str, Any]) -> dict[str, int]:
-    """The sizes of the study on disk that exceed those of the plan."""
-    return {name: existing[name] for name in SIZES if existing[name] > plan[name]}
-
-
-def _covers(existing: dict[str, Any], plan: dict[str, Any]) -> bool:
-    """Whether the study on disk needs no change for the plan to run."""
-    larger = _larger(existing, plan)
-    return all(name in larger or existing.get(name) == plan[name] for name in MAY_CHANGE)
-
-
-def _changed(existing: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-    """What differs from the plan of the study on disk, and must not; of lists only the names."""
+def _grown(
+    existing: dict[str, Any] | None, plan: dict[str, Any], study_dir: pathlib.Path
+) -> dict[str, Any] | None:
+    """What study.json must become for the plan to run; None if nothing changes. Raises InputError
+    if it is of another plan."""
+    if existing is None:
+        return plan
+    # fields that are newer than the study have had their defaults
+    there = existing | {"resolved_config": base.with_defaults(existing["resolved_config"])}
     lists = [name for name, value in plan.items() if isinstance(value, list)]
     here = {name: value for name, value in plan.items() if name not in lists}
-    changed = workdirs.differences({name: existing.get(name) for name in here}, here, _MAY_CHANGE)
+    changed = workdirs.differences({name: there.get(name) for name in here}, here, _MAY_CHANGE)
     changed = [text.replace("resolved_config.", "config.", 1) for text in changed]
-    return changed + [name for name in lists if existing.get(name) != plan[name]]
+    changed += [name for name in lists if there.get(name) != plan[name]]
+    if changed:
+        raise cli.InputError(
+            f"{study_dir} holds a study of another plan, which differs in {'; '.join(changed)}; "
+            "give those values, or another --outdir"
+        )
+    larger = {name: max(existing[name], plan[name]) for name in SIZES}
+    grown = existing | {"config": plan["config"]} | larger
+    return None if grown == existing else grown
 
 
 def _read_record(study_dir: pathlib.Path) -> dict[str, Any] | None:
-    """The content of study.json, None if it does not exist; raises InputError if it is damaged."""
+    """The content of study.json, None in a new directory; raises InputError if it is damaged, or
+    if the directory contains something else."""
     if not (study_dir / records.STUDY).exists():
+        names = [path.name for path in study_dir.iterdir()] if study_dir.exists() else []
+        if any(not name.startswith(".") for name in names if name != records.STUDY):
+            raise cli.InputError(
+                f"{study_dir} exists but contains no study; give a new or empty --outdir"
+            )
         return None
     try:
         return dict(Study.read(study_dir).record)
@@ -415,20 +405,3 @@ def _read_record(study_dir: pathlib.Path) -> dict[str, Any] | None:
         raise cli.InputError(
             f"the study in {study_dir} cannot be used ({error}); give another --outdir"
         ) from error
-
-
-def _create(study_dir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Creates the directory and its study.json; returns the content of that file, which another
-    launch may have created first."""
-    # A concurrent launch writes its study.json before anything else, under a hidden name.
-    study_dir.mkdir(parents=True, exist_ok=True)
-    others = [path for path in study_dir.iterdir() if not path.name.startswith(".")]
-    if others and not (study_dir / records.STUDY).exists():
-        raise cli.InputError(
-            f"{study_dir} exists but contains no study; give a new or empty --outdir"
-        )
-    try:
-        records.create_json(study_dir / records.STUDY, plan)
-    except FileExistsError:
-        return _read_record(study_dir) or plan
-    return plan

@@ -39,6 +39,7 @@ class RayExecutor:
     """
 
     here = False
+    workers = 2  # or more: Ray lets every task use all of its machine
 
     def __init__(
         self,
@@ -71,24 +72,9 @@ class RayExecutor:
         # no retries: the runner submits the unit of a dead worker again
         task = ray.remote(max_retries=0)(attempt)
         self._task = task.options(num_cpus=cpus, num_gpus=gpus)
-        self._reserved = {"CPU": cpus, "GPU": gpus}
         self._shared = ray.put(study)
         self._study_dir = study_dir.absolute()
         self._units: dict[Any, Unit] = {}  # by reference
-
-    @property
-    def workers(self) -> int:
-        """The most units that one machine may run at once, as far as the cluster is known: Ray
-        counts the cores that a task reserves, but lets it use all of its machine."""
-        rooms = (
-            [
-                node["Resources"].get(n, 0) // amount
-                for n, amount in self._reserved.items()
-                if amount
-            ]
-            for node in self._ray.nodes()
-        )
-        return int(max((min(room, default=2) for room in rooms), default=2)) or 2
 
     def free(self) -> int:
         return _MAX_TASKS - len(self._units)

@@ -1,7 +1,9 @@
 """Runs a study: submits trials to an executor until every search has its trials."""
 
 import collections
+import dataclasses
 import functools
+import itertools
 import pathlib
 import time
 from collections.abc import Callable
@@ -69,30 +71,29 @@ def run(
         executor.close()
 
 
+@dataclasses.dataclass
 class _Launch:
-    """One launch on a study's directory: its searches, and the trials that its executor runs."""
+    """One launch on a study's directory: its searches, and the trials that its executor runs; see
+    `run` for the attributes."""
 
-    def __init__(
-        self,
-        study: Study,
-        study_dir: pathlib.Path,
-        progress: Progress,
-        executor: Executor,
-        lanes: int,
-        shard: tuple[int, int],
-        stacked: bool,
-        tools: Tools,
-    ):
-        self._study, self._study_dir, self._progress = study, study_dir, progress
-        self._executor, self._lanes, self._stacked = executor, lanes, stacked
-        self._tools = tools
-        index, number_of_shards = shard
+    study: Study
+    study_dir: pathlib.Path
+    progress: Progress
+    executor: Executor
+    lanes: int
+    shard: tuple[int, int]
+    stacked: bool
+    tools: Tools
+
+    def __post_init__(self) -> None:
+        index, number_of_shards = self.shard
+        # the first search of every condition, then the second of every condition, and so on
+        in_order = [*itertools.product(range(self.study.searches), self.study.conditions)]
         self._now = 0.0  # one clock for all processes, read once per round
+        sizes = self.study.trials, self.study.max_trials, lambda: self._now
         self._queues = {
-            (c.name, number): SearchQueue(
-                c.name, number, study.trials, study.max_trials, lambda: self._now
-            )
-            for c, number in search.searches_in_order(study)[index::number_of_shards]
+            (c.name, number): SearchQueue(c.name, number, *sizes)
+            for number, c in in_order[index::number_of_shards]
         }
         self._worker_failures: collections.Counter = collections.Counter()
         self._diverged = 0
@@ -105,23 +106,23 @@ class _Launch:
                 self._now = processes.decided_by_first(time.monotonic)
                 if not self._stopping and stop_requested():
                     self._stopping = True
-                    self._executor.stop()
+                    self.executor.stop()
                 if not self._stopping:
                     self._submit()
-                ended = self._executor.wait(_POLL_SECONDS)
+                ended = self.executor.wait(_POLL_SECONDS)
                 for unit, outcome in ended:
                     self._unit_ended(unit, outcome)
                 if not (ended or self._running() or self._over()):
                     time.sleep(_POLL_SECONDS)  # other launches hold the trials that are left
-                if not self._executor.here:
-                    self._progress.update(self._status())
+                if not self.executor.here:
+                    self.progress.update(self._status())
         for queue in self._queues.values():
             if queue.over and queue.counted < queue.needed:
-                self._progress.say(
+                self.progress.say(
                     f"warning: {queue.condition}, search {queue.search}: only {queue.counted} of "
                     f"{queue.needed} trials did not diverge or fail in {queue.max_trials} attempts"
                 )
-        self._tools.copy(self._study_dir, self._progress.say)
+        self.tools.copy(self.study_dir, self.progress.say)
         return "finished" if self._over() else "preempted"
 
     def _running(self) -> int:
@@ -142,18 +143,18 @@ class _Launch:
     def _submit(self) -> None:
         """Submits units, in the order of the searches, while the executor accepts any."""
         for queue in self._queues.values():
-            while self._executor.free() and (taken := queue.take(self._lanes)):
+            while self.executor.free() and (taken := queue.take(self.lanes)):
                 unfinished = tuple(t for t in taken if not self._already_finished(queue, t))
                 if unfinished:
-                    shared = self._stacked, self._tools, self._executor.workers
+                    shared = self.stacked, self.tools, self.executor.workers
                     unit = Unit(queue.condition, queue.search, unfinished, *shared)
-                    self._executor.submit(unit, f"{self._counts()} {unit}")
+                    self.executor.submit(unit, f"{self._counts()} {unit.label(*unfinished)}")
 
     def _already_finished(self, queue: SearchQueue, trial: int) -> bool:
         """Whether an earlier launch finished the trial, which is then counted."""
         place = records.TrialPath(queue.condition, queue.search, trial)
         result = processes.decided_by_first(
-            functools.partial(finished_result, self._study, self._study_dir, place)
+            functools.partial(finished_result, self.study, self.study_dir, place)
         )
         if result:
             queue.end(trial, result["status"])
@@ -163,7 +164,7 @@ class _Launch:
         queue = self._queues[unit.condition, unit.search]
         results = {} if outcome is None else outcome.checked()
         for note in () if outcome is None else outcome.notes:
-            self._progress.say(note)
+            self.progress.say(note)
         for trial in unit.trials:
             result = results.get(trial)
             if result is None and not self._stopping:
@@ -171,7 +172,7 @@ class _Launch:
             if result is None or result["status"] == "preempted":
                 queue.postpone(trial)
                 # what stops a trial in this process stops the launch
-                self._stopping |= result is not None and self._executor.here
+                self._stopping |= result is not None and self.executor.here
             elif result == HELD:
                 queue.postpone(trial, _HELD_SECONDS)
             else:
@@ -186,20 +187,15 @@ class _Launch:
         key = (unit.condition, unit.search, trial)
         self._worker_failures[key] += 1
         if self._worker_failures[key] < MAX_WORKER_FAILURES:
-            self._progress.say(f"{unit.label(trial)}: its worker was killed; the trial is retried")
+            self.progress.say(f"{unit.label(trial)}: its worker was killed; the trial is retried")
             return None
         error = f"given up after {MAX_WORKER_FAILURES} workers were killed"
-        return give_up(self._study, unit, trial, self._study_dir, error)
+        return give_up(self.study, unit, trial, self.study_dir, error)
 
     def _say_ended(self, unit: Unit, trial: int, result: dict[str, Any]) -> None:
-        point = search.point(self._study.space, unit.search, trial)
-        values = (
-            f"{name.rpartition('.')[2]} {f'{x:.3g}' if isinstance(x, float) else x}"
-            for name, x in point.items()
-        )
-        ending = f"{self._counts()} {unit.label(trial)}: {_ending(result)}"
-        parts = (ending, ", ".join(values))
-        self._progress.say(self._progress.fitted(SEPARATOR.join(filter(None, parts))))
+        values = search.in_words(search.point(self.study.space, unit.search, trial))
+        parts = (f"{self._counts()} {unit.label(trial)}: {_ending(result)}", values)
+        self.progress.say(self.progress.fitted(SEPARATOR.join(filter(None, parts))))
 
 
 def _ending(result: dict[str, Any]) -> str:

@@ -3,37 +3,29 @@
 import contextlib
 import copy
 import itertools
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
 from scipy.stats import qmc
 
+import workloads
 from configs import base
-from echo.spec import abbreviated
-from runs import cli, records
+from echo.spec import abbreviated, checked_number
+from runs import cli
 from runs.study import (
-    ECHO_SETTINGS,
-    FRESH_EXAMPLES,
-    MAX_TRIALS_FACTOR,
     SCALES,
     SECONDS,
-    SEEDS_PER_SEARCH,
     Axis,
     Condition,
     Study,
-    condition_label,
-    is_number,
     nested,
 )
 from training import check as config_check
-from training.experiment import batches_of_test_split, make_experiment
+from training.experiment import Experiment, batches_of_test_split, make_experiment
 
-MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
-MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to list
-_MAX_CHECKED = 1_000  # planned trials whose whole numbers and choices are checked in advance
+_MAX_CHECKED = 1_000  # planned trials whose values are checked in advance
+_MAX_END = 1e300  # of an axis; its logarithm and multiples are finite
 
 # Searched fields that change neither the network nor the data.
 _HYPERPARAMETERS = ("optimizer.", "loss.")
@@ -45,56 +37,56 @@ _LENGTH_FIELDS = ("batch_size", "budget.fresh_examples")
 _INPUT = ("workload", "dataset.", "augment", "batch_size", "budget.", "echo.", "upstream.")
 _INPUT += ("prefetch", "mesh.", "sharding", "seed.data")
 
-# (field, the value that lanes require, why)
-_LANES_REQUIRE = (
-    ("echo.policy", "fixed", "which depends on the time of a step, and lanes change that"),
-    ("echo.placement", "host", "which each lane would fill for itself"),
-)
 
-
-def make_study(
-    name: str,
-    config: ml_collections.ConfigDict,
-    conditions: Mapping[str, Mapping[str, Any]],
-    axes: Sequence[Any],
-    *,
-    trials: int,
-    searches: int,
-    baseline: str,
-    score: str = FRESH_EXAMPLES,
-    config_flag: str = "",
-) -> Study:
-    """A study of a configuration.
-
-    Args:
-        conditions: overrides by condition name, in order of presentation.
-        axes: dicts, see docs/studies.md; ends with `times` are multiples of that field's value.
-
-    Raises:
-        ValueError: an axis or a setting of the echo stage that is not allowed.
-    """
-    labels = {name: condition_label(overrides, config) for name, overrides in conditions.items()}
-    count = Counter(labels.values())
-    for condition, overrides in conditions.items():
-        if count[labels[condition]] > 1:
-            size = Condition.of(condition, overrides, config).shuffle_buffer
-            labels[condition] += f", buffer {size:,}"
-    return Study(
-        name=name,
-        conditions=tuple(
-            Condition.of(name, overrides, config, labels[name])
-            for name, overrides in conditions.items()
-        ),
-        target=records.Target(**config.target.to_dict()),
-        baseline=baseline,
-        trials=trials,
-        searches=searches,
-        budget=config.budget.fresh_examples,
-        space=tuple(resolved_axis(axis, config) for axis in axes),
-        score=score,
-        config=config,
-        config_flag=config_flag,
+def resolved_axis(record: Mapping[str, Any], config: ml_collections.ConfigDict) -> Axis:
+    """The axis of a dict, whose ends the field allows."""
+    axis = dict(record)
+    field, scale = str(axis.get("field")), str(axis.get("scale"))
+    ends = {"values"} if scale == "choice" else {"min", "max"}
+    refuse(
+        scale not in SCALES or {*axis} - {"times"} != {"field", "scale", *ends},
+        f"{field}: the axis is {abbreviated(axis)}; allowed: field, scale ({', '.join(SCALES)}), "
+        "and min and max, perhaps times; or values, if the scale is choice",
     )
+    default = check_field(field)
+    if ends == {"values"}:
+        # the order of a set would be another one in each process
+        listed = isinstance(axis["values"], list | tuple) and axis["values"]
+        refuse(not listed, f"{field}: values is {abbreviated(axis['values'])}; allowed: a list")
+        resolved = Axis(field, scale, values=tuple(plain_value(field, v) for v in axis["values"]))
+    else:
+        refuse(type(default) not in (int, float), f"{field} is no number; allowed: scale choice")
+        unit = nested(config, str(axis["times"])) if "times" in axis else 1
+        smallest = -_MAX_END if scale == "linear" else 1 / _MAX_END
+        checked_number(f"{field}: min", axis["min"], smallest, _MAX_END)
+        checked_number(f"{field}: max", axis["max"], axis["min"], _MAX_END)
+        checked_number(f"{field}: {axis.get('times')}", unit, 1 / _MAX_END, _MAX_END)
+        low, high = (x if type(x) is int else float(x) for x in (axis["min"], axis["max"]))
+        resolved = Axis(field, scale, low * unit, high * unit)
+    for value in _extremes(resolved):
+        with errors_of(f"the search may set {field} to {abbreviated(value)}"):
+            cli.read(field, value)
+    return resolved
+
+
+def plain_value(field: str, value: Any) -> Any:
+    """A value that a study gives a field: as it is if it is a plain number, so that tables show it
+    as it was written; else, such as text or NumPy's numbers, in the field's type."""
+    read = cli.read(field, value)
+    return value if type(value) in (int, float) else read
+
+
+def check_field(name: str) -> Any:
+    """Checks that a study may vary a field, and returns its default; raises ValueError or
+    InputError."""
+    defaults = {field.name: field.default for field in base.FIELDS}
+    cli.read(name, defaults.get(name))  # if it exists
+    refuse(
+        name.startswith(("seed.", "target.")),
+        f"{name} is varied, but search and trial decide the seeds, and one target judges all "
+        "trials; leave it out, or set it in overrides",
+    )
+    return defaults[name]
 
 
 def refuse(wrong: Any, message: str) -> None:
@@ -103,42 +95,13 @@ def refuse(wrong: Any, message: str) -> None:
         raise ValueError(message)
 
 
-def resolved_axis(record: Any, config: ml_collections.ConfigDict) -> Axis:
-    """The axis of a dict. `times` names a field by whose value `min` and `max` are multiplied;
-    raises ValueError."""
-    refuse(not isinstance(record, Mapping), f"its axis {abbreviated(record)} is not a dict")
-    axis = {name: value for name, value in record.items() if name != "times"}
-    field, scale = record.get("field"), record.get("scale")
-    refuse(
-        not isinstance(field, str) or scale not in SCALES,
-        f"an axis has field {abbreviated(field)} and scale {abbreviated(scale)}; allowed: the name "
-        f"of a field, and {', '.join(SCALES)}",
-    )
-    keys = ["field", "scale", *(["values"] if scale == "choice" else ["min", "max"])]
-    refuse(
-        {*keys} - {*axis} or {*axis} - {"field", "scale", "min", "max", "values"},
-        f"{field}: the axis has {abbreviated([*record])}; allowed with scale {scale!r}: "
-        f"{', '.join(keys)}",
-    )
-    if scale == "choice":
-        values = axis["values"]
-        listed = isinstance(values, list | tuple) and values and "times" not in record
-        refuse(not listed, f"{field}: values is {abbreviated(values)}; allowed: a list")
-        return Axis(field, scale, values=tuple(values))
-    low, high, unit = axis["min"], axis["max"], 1
-    refuse(
-        not (is_number(low) and is_number(high) and low <= high and (scale == "linear" or low > 0)),
-        f"{field}: min is {abbreviated(low)} and max is {abbreviated(high)}; allowed: finite "
-        f"numbers, min <= max{', above 0' * (scale != 'linear')}",
-    )
-    if "times" in record:
-        unit: Any = nested(config, str(record["times"]))
-        refuse(
-            not is_number(unit) or unit <= 0,
-            f"{field}: times is {abbreviated(record['times'])}, which is {abbreviated(unit)}; "
-            "allowed: the name of a field above 0",
-        )
-    return Axis(field, scale, low * unit, high * unit)
+@contextlib.contextmanager
+def errors_of(subject: str) -> Iterator[None]:
+    """Turns an error in the block into an InputError that names the subject."""
+    try:
+        yield
+    except (ValueError, cli.InputError) as error:
+        raise cli.InputError(f"{subject}: {error}") from error
 
 
 def point(space: Sequence[Axis], search: int, trial: int) -> dict[str, Any]:
@@ -164,7 +127,7 @@ def _points(
 
 
 def _cast(axis: Axis, value: Any) -> Any:
-    whole = type(_defaults().get(axis.field)) is int
+    whole = any(f.name == axis.field and type(f.default) is int for f in base.FIELDS)
     return round(value) if whole and not axis.values else value
 
 
@@ -172,181 +135,114 @@ def _extremes(axis: Axis) -> list[Any]:
     return [_cast(axis, value) for value in axis.extremes()]
 
 
-def _defaults() -> dict[str, Any]:
-    return {field.name: field.default for field in base.FIELDS}
-
-
 def trial_config(
-    study: Study, condition: Condition, search: int, trial: int
+    study: Study,
+    condition: Condition,
+    search: int,
+    trial: int,
+    changes: Mapping[str, Any] | None = None,
 ) -> ml_collections.ConfigDict:
-    """The complete configuration of a trial."""
-    hparams = point(study.space, search, trial)
-    return _configured(study.config, study.trial_settings(condition, search, trial, hparams))
+    """The complete configuration of a trial; with `changes` to its hyperparameters."""
+    hparams = point(study.space, search, trial) | dict(changes or {})
+    config = copy.deepcopy(study.config)
+    for name, value in study.trial_settings(condition, search, trial, hparams).items():
+        cli.set_field(config, name, value)
+    return config
 
 
 def longest_trials(study: Study, condition: Condition) -> list[ml_collections.ConfigDict]:
     """Configurations of a condition that include the trial with the most steps and the one with the
     most fresh examples: with both ends of the axes that decide these numbers."""
     ends = {axis.field: _extremes(axis) for axis in study.space if axis.field in _LENGTH_FIELDS}
-    settings = study.trial_settings(condition, 0, 0, point(study.space, 0, 0))
+    combinations = itertools.product(*ends.values())
     return [
-        _configured(study.config, settings | dict(zip(ends, values, strict=True)))
-        for values in itertools.product(*ends.values())
+        trial_config(study, condition, 0, 0, dict(zip(ends, values, strict=True)))
+        for values in combinations
     ]
 
 
-def _configured(
-    config: ml_collections.ConfigDict, settings: Mapping[str, Any]
-) -> ml_collections.ConfigDict:
-    config = copy.deepcopy(config)
-    for name, value in settings.items():
-        cli.set_field(config, name, value)
-    return config
-
-
-def searches_in_order(study: Study) -> list[tuple[Condition, int]]:
-    """(condition, search) pairs in the order in which they run: the first search of every
-    condition, then the second search of every condition, and so on."""
-    return [(c, search) for search in range(study.searches) for c in study.conditions]
-
-
 def check(study: Study, lanes: int = 1) -> None:
-    """Checks the study, and that every condition can be trained wherever the search may lead.
+    """Checks that every condition can be trained and evaluated wherever the search may lead.
 
     Raises:
         cli.InputError: what is not allowed; nothing has been written.
     """
-    check_axes(study)
     if lanes > 1:
         _check_lanes(study)
     check_values(study)
-    opened = set()
     for condition in study.conditions:
-        prepared = make_experiment(trial_config(study, condition, 0, 0))
-        dataset = prepared.config.dataset
-        if dataset.test_split and dataset.to_json() not in opened:  # read only after training
-            with errors_of(study.name, f"config.dataset.test_split is {dataset.test_split!r}"):
+        config = trial_config(study, condition, 0, 0)
+        with errors_of(f"condition {condition.name!r}"):
+            prepared = make_experiment(config)
+        if split := config.dataset.test_split:  # read only after training
+            with errors_of(f"config.dataset.test_split is {split!r}"):
                 batches_of_test_split(prepared)
-            opened.add(dataset.to_json())
-
-
-def check_axes(study: Study) -> None:
-    """Checks the numbers of trials and searches, that each axis stays within what its field allows,
-    and that nothing else varies that field; raises InputError."""
-    for name, maximum in (("trials", MAX_TRIALS), ("searches", MAX_SEARCHES)):
-        number = getattr(study, name)
-        if type(number) is not int or not 1 <= number <= maximum:
-            raise cli.InputError(
-                f"study {study.name!r} has {name} {abbreviated(number)}; allowed: a whole number "
-                f"from 1 to {maximum:,}"
-            )
-    fields = Counter(axis.field for axis in study.space)
-    for axis in study.space:
-        with errors_of(study.name):
-            check_field(axis.field, numeric=not axis.values)
-            for value in _extremes(axis):
-                with errors_of(study.name, _searched(axis, value)):
-                    cli.set_field(base.get_config(), axis.field, value)
-            refuse(fields[axis.field] > 1, f"it searches {axis.field} on two axes; keep one")
-            refuse(
-                axis.field in ECHO_SETTINGS,
-                f"it searches {axis.field}, by which conditions differ; make a condition of each",
-            )
-            refuse(
-                any(axis.field in condition.overrides for condition in study.conditions),
-                f"a condition sets {axis.field}, which the search space varies too; leave one out",
-            )
+        if condition is study.conditions[0]:
+            _check_networks(study, prepared)
 
 
 def check_values(study: Study) -> None:
-    """Checks the extremes of each axis in each condition, combined with a drawn point of the other
-    axes, the points of the trials, and the seeds of the last one; raises
+    """Checks the rules between fields in each condition: at the ends of each axis, combined with a
+    drawn point of the others, at the planned trials, and the seeds of the last one; raises
     InputError."""
-    drawn = list(_drawn(study))
+    points = _points_to_check(study)
     for condition in study.conditions:
-        subject = f"condition {condition.name!r}"
         config = trial_config(study, condition, 0, 0)
-        try:
-            config_check.check(config)
-        except config_check.ConfigError:
-            # what fails without the axes, too, is not the fault of one
-            alone = study.trial_settings(condition, 0, 0, {})
-            with errors_of(study.name, subject):
-                config_check.check(_configured(study.config, alone))
-        for axis in study.space:
-            for value in _extremes(axis):
-                with errors_of(study.name, f"{subject}: {_searched(axis, value)}"):
-                    config_check.check(_configured(config, {axis.field: value}))
-        for trial, values in drawn:
-            with errors_of(study.name, f"{subject}, {trial}"):
+        for values in points:
+            with errors_of(f"condition {condition.name!r} with {in_words(values)}"):
                 for name, value in values.items():
                     cli.set_field(config, name, value)
                 config_check.check_rules(config)
-    baseline, last = study.condition(study.baseline), (study.searches - 1, study.max_trials - 1)
-    with errors_of(study.name, "its last trial"):
-        config_check.check(trial_config(study, baseline, *last))
-    config = trial_config(study, baseline, 0, 0)
+    with errors_of("the last trial"):
+        trial_config(study, study.conditions[0], study.searches - 1, study.max_trials - 1)
+
+
+def _points_to_check(study: Study) -> list[dict[str, Any]]:
+    drawn = point(study.space, 0, 0)
+    points = [drawn | {axis.field: end} for axis in study.space for end in _extremes(axis)]
+    for search in range(min(study.searches, 1 + _MAX_CHECKED // study.max_trials)):
+        points += _points(study.space, search, 0, study.max_trials)
+    return points or [{}]
+
+
+def _check_networks(study: Study, prepared: Experiment) -> None:
+    """Makes what axes other than hyperparameters may draw: networks, and data at the ends."""
+    points, data_devices = _points_to_check(study), prepared.program.task.mesh.shape["data"]
     for axis in study.space:
-        for value in [] if axis.field.startswith(_HYPERPARAMETERS) else _extremes(axis):
-            make_experiment(config)  # else what is wrong without the axis would be blamed on it
-            with errors_of(study.name, _searched(axis, value)):
-                make_experiment(_configured(config, {axis.field: value}))
+        if axis.field.startswith(_HYPERPARAMETERS):
+            continue
+        for value in dict.fromkeys(values[axis.field] for values in points):
+            with errors_of(f"the search may set {axis.field} to {abbreviated(value)}"):
+                config = trial_config(study, study.conditions[0], 0, 0, {axis.field: value})
+                workload = workloads.make(config, prepared.info)
+                config_check.check_workload(config, workload)
+                config_check.check_devices(config, data_devices)
+                if value in _extremes(axis):
+                    make_experiment(config)
 
 
-def _drawn(study: Study) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Planned trials, by name. Rules may refuse one though the ends of each axis are allowed: a
-    batch size that is no multiple, say."""
-    if all(type(value) is float for axis in study.space for value in _extremes(axis)):
-        return
-    for search in range(min(study.searches, math.ceil(_MAX_CHECKED / study.max_trials))):
-        for trial, values in enumerate(_points(study.space, search, 0, study.max_trials)):
-            listed = ", ".join(f"{field} = {abbreviated(x)}" for field, x in values.items())
-            yield f"search {search}, trial {trial} ({listed})", values
-
-
-def check_field(name: str, numeric: bool = False) -> None:
-    """Checks that a study may vary a field; raises ValueError or InputError."""
-    default = _defaults().get(name)
-    cli.set_field(base.get_config(), name, default)  # if it exists
-    refuse(
-        name.startswith(("seed.", "target.")),
-        f"{name} is varied, but search and trial decide the seeds, and one target judges all "
-        "trials; leave it out, or set it in overrides",
+def in_words(hparams: Mapping[str, Any]) -> str:
+    """Hyperparameters in one line: 'learning_rate 0.123, momentum 0.9'."""
+    return ", ".join(
+        f"{name.rpartition('.')[2]} {f'{x:.3g}' if isinstance(x, float) else x}"
+        for name, x in hparams.items()
     )
-    number = type(default) in (int, float)
-    refuse(numeric and not number, f"{name} is no number; allowed: the scale choice")
-
-
-@contextlib.contextmanager
-def errors_of(study: str, subject: str = "") -> Iterator[None]:
-    """Turns an error in the block into an InputError that names the study."""
-    try:
-        yield
-    except (ValueError, cli.InputError) as error:
-        named = "" if str(error).startswith("study ") else f"study {study!r}: "
-        raise cli.InputError(f"{named}{subject}{': ' if subject else ''}{error}") from error
-
-
-def _searched(axis: Axis, value: Any) -> str:
-    return f"the search may set {axis.field} to {abbreviated(value)}"
 
 
 def _check_lanes(study: Study) -> None:
     """Checks that lanes can share the input of all trials of a search."""
-    if shared := [axis.field for axis in study.space if axis.field.startswith(_INPUT)]:
-        raise cli.InputError(
+    with errors_of("--lanes"):
+        shared = [axis.field for axis in study.space if axis.field.startswith(_INPUT)]
+        refuse(
+            shared,
             f"the search varies {', '.join(shared)}, so that trials cannot share their input; "
-            "leave out --lanes, or those axes"
+            "leave out --lanes, or those axes",
         )
-    for field, required, reason in _LANES_REQUIRE:
-        default = nested(study.config, field)
         for condition in study.conditions:
-            if condition.overrides.get(field, default) != required:
-                raise cli.InputError(
-                    f"condition {condition.name!r} has {field} other than {required!r}, {reason}; "
-                    "leave out --lanes"
-                )
-    if study.score == SECONDS:
-        raise cli.InputError(
-            f"study {study.name!r} is scored in seconds, which lanes would share; leave out --lanes"
-        )
+            echo = trial_config(study, condition, 0, 0).echo
+            refuse(
+                (echo.policy, echo.placement) != ("fixed", "host"),
+                f"condition {condition.name!r} has echo.policy={echo.policy} and echo.placement="
+                f"{echo.placement}; lanes share only what is fixed and on the host",
+            )
+        refuse(study.score == SECONDS, "lanes would share the seconds by which it is scored")

@@ -6,7 +6,6 @@ number of processes may be given the same unit.
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -40,12 +39,9 @@ class Unit:
     def workdir(self, trial: int, study_dir: pathlib.Path) -> pathlib.Path:
         return self.place(trial).under(study_dir)
 
-    def label(self, trial: int) -> str:
-        return f"{self.condition}, search {self.search}, trial {trial}"
-
-    def __str__(self) -> str:
-        noun = "trial" if len(self.trials) == 1 else "trials"
-        return f"{self.condition}, search {self.search}, {noun} {' '.join(map(str, self.trials))}"
+    def label(self, *trials: int) -> str:
+        noun = "trial" if len(trials) == 1 else "trials"
+        return f"{self.condition}, search {self.search}, {noun} {' '.join(map(str, trials))}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,22 +52,19 @@ class Outcome:
         results: by trial number; HELD for trials of another process.
         trained: the trials that this unit trained; another launch finished the others.
         notes: sentences for the person who runs the study.
-        error, kind: an error's message and the name of its class, or of InputError if it is one;
-            None and '' without an error.
+        error: what the worker raised, in its own class if that is one of ours.
     """
 
     results: dict[int, dict[str, Any]]
     trained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
-    error: str | None = None
-    kind: str = ""
+    error: Exception | None = None
 
     def checked(self) -> dict[int, dict[str, Any]]:
-        """The results; raises the worker's error, in its own class if that is one of ours."""
-        if self.error is None:
-            return self.results
-        classes = {error.__name__: error for error in (cli.InputError, cli.DiskFull)}
-        raise classes.get(self.kind, RuntimeError)(self.error)
+        """The results; raises the worker's error."""
+        if self.error is not None:
+            raise self.error
+        return self.results
 
 
 def finished_result(
@@ -105,7 +98,9 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
                 results |= zip(to_train, trained, strict=True)
                 return Outcome(results, to_train, tuple(notes))
             except resuming.NothingToResume as error:
-                moved_to = processes.decided_by_first(functools.partial(_set_aside, error.workdir))
+                moved_to = processes.decided_by_first(
+                    lambda where=error.workdir: str(workdirs.set_aside(where))
+                )
                 notes.append(
                     f"{error.workdir}: no checkpoint can be used ({error.reasons}); its files are "
                     f"now in {moved_to}, and the trial has started over"
@@ -135,25 +130,12 @@ def give_up(
             return finished
         if not (workdir / records.HPARAMS).exists():
             _write_hparams(study, unit, trial, workdir, len(unit.trials))
-        result = _failed_result(study.target, workdir, error)
+        position = {"step": 0, "fresh_examples": 0, "train_seconds": 0.0, "wall_seconds": 0.0}
+        position["input_wait_fraction"] = None
+        with contextlib.suppress(records.Damaged, IndexError):
+            position |= records.read_metrics(workdir)[-1]
+        result = records.run_result("failed", study.target, position, None, error)
         return records.write_result(workdir, result)
-
-
-def _failed_result(target: records.Target, workdir: pathlib.Path, error: str) -> dict[str, Any]:
-    """The content of result.json as far as the trial's records go."""
-    try:
-        metrics = records.read_metrics(workdir)
-    except records.Damaged:
-        metrics = []
-    start = {"step": 0, "fresh_examples": 0, "train_seconds": 0.0, "wall_seconds": 0.0}
-    position = {**start, "input_wait_fraction": None} | (metrics[-1] if metrics else {})
-    best: dict[str, Any] | None = None
-    for record in metrics:
-        value = record.get(target.metric) if record.get("split") == "validation" else None
-        if value is not None and target.better(value, than=best["value"] if best else None):
-            place = {name: record[name] for name in ("fresh_examples", "step")}
-            best = {"metric": target.metric, "value": value, **place}
-    return records.run_result("failed", target, position, best, error)
 
 
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
@@ -167,8 +149,9 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
     except Exception as caught:
         error = cli.explained(caught)
-        kind = cli.InputError if isinstance(error, cli.InputError) else type(error)
-        return Outcome({}, error=str(error) or repr(error), kind=kind.__name__)
+        kinds = (cli.InputError, cli.DiskFull)
+        kind = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
+        return Outcome({}, error=kind(str(error) or repr(error)))  # any other may not be pickled
 
 
 def _train(
@@ -190,7 +173,10 @@ def _train(
 
 def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, lanes: int) -> None:
     """Writes the hparams.json of a trial that trains together with `lanes` - 1 others."""
-    before = _shared_before(workdir)
+    # The clocks and numbers of a trial that resumes include what it shared before.
+    checkpoints = (workdir / records.CHECKPOINTS).glob("*")
+    resumes = any(records.is_numbered(path.name) for path in checkpoints)
+    before = trial_records.read_hparams(workdir) if resumes else {}
     record = {
         "condition": unit.condition,
         "search": unit.search,
@@ -201,18 +187,6 @@ def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, 
         "hparams": search.point(study.space, unit.search, trial),
     }
     records.write_json(workdir / records.HPARAMS, record)
-
-
-def _shared_before(workdir: pathlib.Path) -> dict[str, Any]:
-    """The hparams.json of a trial that resumes, whose clocks and numbers include what it shared
-    before the interruption; empty for one that starts, or starts over."""
-    checkpoints = (workdir / records.CHECKPOINTS).glob("*")
-    resumes = any(records.is_numbered(path.name) for path in checkpoints)
-    return trial_records.read_hparams(workdir) if resumes else {}
-
-
-def _set_aside(workdir: pathlib.Path) -> str:
-    return str(workdirs.set_aside(workdir))
 
 
 def _claim(

@@ -2,7 +2,7 @@
 
 from configs import cifar10
 from runs.progress import Progress
-from studies.search import make_study
+from studies.plan import make_study
 from tests.helpers.runs import mini
 
 QUIET = Progress(quiet=True)
@@ -29,8 +29,8 @@ def study(trials=2, searches=1, conditions=BOTH, axes=AXES, overrides=None, **fi
     return make_study(
         "demo",
         mini(budget__fresh_examples=320, checkpoint_every_fresh_examples=0, **fields),
-        chosen,
-        axes,
+        conditions=chosen,
+        space=axes,
         trials=trials,
         searches=searches,
         baseline="baseline",

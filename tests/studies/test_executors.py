@@ -24,7 +24,6 @@ from studies.trial import run_unit
 from tests.helpers.runs import ROOT, mini
 from tests.helpers.small_studies import AXES, QUIET, RecordedProgress, study
 
-KEPT = ("target", "best", "step", "fresh_examples")
 COMPARED = ("step", "fresh_examples", "loss", "split")
 
 
@@ -139,19 +138,6 @@ def test_a_trial_that_is_given_up_has_failed_and_is_tried_again_by_a_later_launc
     assert run(plan, tmp_path, said) == "finished"
     assert len(said.lines) == 1  # nothing was damaged
     assert load.read(tmp_path).trials["status"].tolist() == ["exhausted"] * 2
-
-
-def test_a_trial_that_is_given_up_keeps_what_it_has_recorded(tmp_path):
-    plan = study(trials=1, conditions=("baseline",), evaluate_every_fresh_examples=64)
-    run(plan, tmp_path, QUIET)
-    path = tmp_path / "baseline" / "0" / "0" / records.RESULT
-    before = records.read_json(path)
-    path.unlink()  # as if its worker had been killed just before the end
-    run(plan, tmp_path, QUIET, FirstTrialKills)
-    result = records.read_json(path)
-    assert result["status"] == "failed"
-    assert [result[n] for n in KEPT] == [before[n] for n in KEPT]
-    assert result.keys() == {*before, "error"}
 
 
 def test_a_trial_that_finished_before_its_last_worker_was_killed_is_not_given_up(
