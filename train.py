@@ -45,15 +45,13 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="trace these steps, without STOP, into WORKDIR/profile, for TensorBoard or Perfetto",
     )
     arguments, overrides = cli.parse(parser, argv)
-    given = [name for name in ("config", "workdir") if getattr(arguments, name)]
+    required, tools = ("config", "workdir"), ("tracker", "mirror", "profile")
+    given = [name for name in (*required, *tools) if getattr(arguments, name) is not None]
     if arguments.evaluate and given:
-        parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
-    tools = ("tracker", "mirror", "profile")
-    unused = [f"--{name}" for name in tools if getattr(arguments, name) is not None]
-    if arguments.evaluate and unused:
-        parser.error(f"--evaluate trains nothing to follow; leave out {', '.join(unused)}")
+        listed = ", ".join(f"--{name}" for name in given)
+        parser.error(f"--evaluate uses the run's own settings and trains nothing; omit {listed}")
     if not arguments.evaluate:
-        missing = [f"--{name}" for name in ("config", "workdir") if name not in given]
+        missing = [f"--{name}" for name in required if not getattr(arguments, name)]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
         arguments.tools = tracking.chosen(arguments, arguments.workdir)
@@ -72,9 +70,6 @@ from runs.progress import Progress, duration, several, write
 from training import evaluate
 from training.run import Run
 
-# Called with the number of steps that a run has taken, after each of them.
-OnStep = Callable[[int], None]
-
 
 def train(
     config: ConfigDict,
@@ -82,7 +77,7 @@ def train(
     progress: Progress | None = None,
     *,
     locked: bool = False,
-    on_step: OnStep | None = None,
+    on_step: Callable[[int], None] | None = None,
     tools: tracking.Tools | None = None,
 ) -> dict[str, Any]:
     """Trains `config` in `workdir`, from the start or from the last checkpoint.
@@ -92,7 +87,7 @@ def train(
         workdir: the run's directory; created if it does not exist.
         progress: displays the progress; None for none.
         locked: whether the caller holds the directory's lock.
-        on_step: called after each step.
+        on_step: called with the number of steps taken, after each of them.
         tools: trackers, a profile, a mirror; None for TensorBoard alone.
 
     Returns:
@@ -117,7 +112,7 @@ def train(
     return run.result
 
 
-def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
+def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments, overrides = parse(argv)
     if arguments.evaluate:
@@ -140,27 +135,28 @@ def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
     processes.initialize()
     evaluation = evaluate.evaluate(workdir, overrides)
     if processes.is_first():
-        step, fresh = evaluation["step"], evaluation["fresh_examples"]
-        status = evaluation["status"]
+        fresh, status = several(evaluation["fresh_examples"], "fresh example"), evaluation["status"]
         ended = status in records.FINISHED
         so_far = "" if ended else f"; the best so far, since the run is {status}"
-        write(f"step {step:,}, {several(fresh, 'fresh example')}{so_far}")
+        write(f"step {evaluation['step']:,}, {fresh}{so_far}")
         for split, values in evaluation["splits"].items():
-            texts = ("not finite" if x is None else f"{x:.4g}" for x in values.values())
-            metrics = ", ".join(map(" ".join, zip(values, texts, strict=True)))
-            write(f"{split}: {metrics}")
+            texts = (f"{name} {_number(value)}" for name, value in values.items())
+            write(f"{split}: {', '.join(texts)}")
     return cli.OK
 
 
 def _summary(result: dict[str, Any], workdir: pathlib.Path) -> str:
     best = result["best"]
-    value = "none" if best["value"] is None else f"{best['value']:.4g}"
     line = (
         f"{result['status']}: {several(result['fresh_examples'], 'fresh example')}, "
         f"{several(result['step'], 'step')}, {duration(result['train_seconds'])} of training; "
-        f"best {best['metric']} {value}; see {workdir}"
+        f"best {best['metric']} {_number(best['value'])}; see {workdir}"
     )
     return f"{line}\nerror: {result['error']}" if "error" in result else line
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
 
 
 if __name__ == "__main__":

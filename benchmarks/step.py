@@ -178,7 +178,8 @@ def model_flops(task: steps.Task, arguments: Any) -> float:
     program = steps.Program(dataclasses.replace(task, mesh=mesh))
     # Without the loop over groups of logits: XLA counts the body of a loop only once.
     with mock.patch.object(language, "LOGITS_BYTES", 2**60):
-        return program.lower_train(*shapes).cost_analysis()["flops"]
+        analysis: Any = program.train.lower(*shapes).cost_analysis()
+    return analysis["flops"]
 
 
 def statistics_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side:

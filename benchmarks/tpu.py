@@ -142,7 +142,7 @@ def lowered(case: Case) -> tuple[Any, float]:
     mesh = mesh_of(case.chips, dict(case.fields).get("mesh.model", 1))
     task, inputs = step(case, mesh)
     flops = step_time.model_flops(*step(case, sharding.make_mesh(1, 1))) / mesh.size
-    return steps.Program(task).lower_train(*inputs), flops
+    return steps.Program(task).train.lower(*inputs), flops
 
 
 def step(case: Case, mesh: Mesh) -> tuple[steps.Task, tuple]:

@@ -37,10 +37,10 @@ def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
         dataset = ml_collections.ConfigDict(dataset)
         dataset.train_split, dataset.validation_split = train, validation
         frozen = ml_collections.FrozenConfigDict(dataset)
-        source, held_out, info = tokens.open_splits(frozen, _open_split)
+        source, held_out, info = tokens.open_splits(frozen, open_split)
     else:
-        source, info = _open_split(dataset, train)
-        held_out, _ = _open_split(dataset, validation)
+        source, info = open_split(dataset, train)
+        held_out, _ = open_split(dataset, validation)
     return source, held_out, dataclasses.replace(info, notes=(*notes, *info.notes))
 
 
@@ -68,7 +68,7 @@ def remarks(dataset: Any) -> list[str]:
     """What to say of the splits of `dataset` (config.dataset) before training on them."""
     try:
         train, validation, notes = split_names(dataset)
-        (one, info), (other, _) = (_open_split(dataset, name) for name in (train, validation))
+        (one, info), (other, _) = (open_split(dataset, name) for name in (train, validation))
     except (SourceError, RecordError):  # which opening them raises
         return []
     if is_own_data(dataset.name):
@@ -106,7 +106,8 @@ def open_source(
     return tfds.open_source(name, split, data_dir, cache_dir)
 
 
-def _open_split(dataset: Any, split: str) -> tuple[Source, DatasetInfo]:
+def open_split(dataset: Any, split: str) -> tuple[Source, DatasetInfo]:
+    """The raw records of a split of `dataset` (config.dataset); raises what `open_source` does."""
     return open_source(
         dataset.name, split, dataset.data_dir, cache_dir=dataset.cache_dir, text=dataset.text
     )

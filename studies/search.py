@@ -22,7 +22,7 @@ from runs.study import (
     nested,
 )
 from training import check as config_check
-from training.experiment import Experiment, batches_of_test_split, make_experiment
+from training.experiment import Experiment, make_experiment
 
 _MAX_CHECKED = 1_000  # planned trials whose values are checked in advance
 _MAX_END = 1e300  # of an axis; its logarithm and multiples are finite
@@ -174,9 +174,6 @@ def check(study: Study, lanes: int = 1) -> None:
         config = trial_config(study, condition, 0, 0)
         with errors_of(f"condition {condition.name!r}"):
             prepared = make_experiment(config)
-        if split := config.dataset.test_split:  # read only after training
-            with errors_of(f"config.dataset.test_split is {split!r}"):
-                batches_of_test_split(prepared)
         if condition is study.conditions[0]:
             _check_networks(study, prepared)
 

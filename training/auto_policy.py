@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import grain
 import jax
@@ -25,7 +26,6 @@ from ml_collections import ConfigDict
 
 import echo
 from echo.diagnostics import CopyDiagnostics
-from echo.spec import abbreviated
 from pipeline import accounting
 from pipeline.map_datasets import Batch
 from pipeline.streams import FixedPolicy, concatenate
@@ -58,21 +58,18 @@ class AutoPolicy(FixedPolicy):
 
     Args:
         config: a resolved configuration.
-        slack: seconds for which the next batch may wait for fresh examples before it asks again;
-            0 or less if the batch is needed now. None: it is always needed now.
-        decisions: the fresh examples of each batch and stream to repeat, int [batches, streams];
+        pace: a `Pace`, which says how long the next batch may wait for fresh examples and, if the
+            devices store single examples, how many it may have; None: each is needed at once.
+        decisions: the fresh examples of each batch and stream to repeat, int [batches][streams];
             None to decide.
-        earlier: decisions by batch number, from 0, that were made before an interruption. They
-            are looked up when the batch is taken, and repeated.
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
             and returns those of all processes in the same order everywhere; see
             runs.processes.Exchange.
-        hand_over: limits the fresh examples of a batch if handing them over takes too long, such as
-            a `Pace`: `waited(seconds)` says that the next batch has waited so
-            long for fresh examples, `decided(fresh, exchange_seconds)` how many it has in the
-            streams held here and how long exchanging them took, and `most_fresh()` returns how many
-            the batch after it may have. None: no limit below the size of a batch. Ignored after
-            batching, where items are whole batches.
+        copies: the run's diagnostics, which need the decisions.
+
+    Attributes:
+        earlier: decisions by batch number, from 0, that were made before an interruption. They are
+            repeated.
     """
 
     read_ahead = False  # a prefetched batch would be decided before it is needed
@@ -82,32 +79,35 @@ class AutoPolicy(FixedPolicy):
     def __init__(
         self,
         config: ConfigDict,
-        slack: Callable[[], float] | None = None,
-        decisions: np.ndarray | None = None,
-        earlier: Mapping[int, Sequence[int]] | None = None,
-        exchange: Callable[[Any], list[Any]] = lambda contribution: [contribution],
-        hand_over: Any = None,
+        pace: Any = None,
+        decisions: list[list[int]] | None = None,
+        exchange: Any = None,
+        copies: CopyDiagnostics | Any = None,
     ):
-        self._config, self._slack, self._decisions = config, slack, decisions
-        self._earlier = {} if earlier is None else earlier
-        self._exchange, self._hand_over = exchange, hand_over
+        self._config, self._pace, self._decisions = config, pace, decisions
+        self._exchange, self._copies = exchange, copies
+        self.earlier: dict[int, list[int]] = {}
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
-        # What `hand_over` allows: fresh examples after the next batch by stream held here (none:
-        # any number), and all that it has allowed so far.
+        # The same as the pace allows, by stream held here (none: any number), and all that it has
+        # allowed so far. If the host stores the examples, it sends whole batches in any case.
+        on_device = config.echo.placement == "device"
+        self._limits = pace and on_device and config.echo.insertion != "after_batching"
         self._allowed: dict[int, int] = {}
         self._allowed_so_far = 0
+        self._recorded = 0  # steps whose decisions are in the file already
+        self._file: records.LinesWriter | None = None  # in process 0
 
     def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
         settings, rows = self._config.echo, self._config.batch_size // self._config.echo.streams
         unit = rows if settings.insertion == "after_batching" else 1  # examples per item
-        decisions, earlier = self._decisions, self._earlier
+        decisions, earlier = self._decisions, self.earlier
         return functools.partial(
             echo.OpportunisticIterDataset,
             max_factor=accounting.max_factor(self._config),
-            slack=self._slack,
+            slack=self._pace,
             limit=lambda: min(self._limit, self._allowed.get(stream, sys.maxsize)) // unit,
-            waited=self._hand_over and self._hand_over.waited,
-            decisions=None if decisions is None else decisions[:, stream] // unit,
+            waited=self._pace and self._pace.waited,
+            decisions=None if decisions is None else np.array(decisions)[:, stream] // unit,
             earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
             **accounting.stage_settings(self._config, stream),
         )
@@ -120,13 +120,11 @@ class AutoPolicy(FixedPolicy):
                 for stream, block in blocks.items()
             ]
         start = time.perf_counter()
-        everywhere = self._exchange(counts)
-        repeated = self._decisions is not None or number - 1 in self._earlier
-        in_parts = self._config.echo.insertion != "after_batching"
-        if counts and self._hand_over and in_parts and not repeated:
-            fresh = sum(fresh for _, _, fresh in counts)
-            self._hand_over.decided(fresh, time.perf_counter() - start)
-            self._allow(counts, self._hand_over.most_fresh())
+        everywhere: list[Any] = self._exchange(counts) if self._exchange else [counts]
+        repeated = self._decisions is not None or number - 1 in self.earlier
+        if counts and self._limits and not repeated:
+            self._pace.waited(time.perf_counter() - start)
+            self._allow(counts, self._pace.decided(sum(fresh for _, _, fresh in counts)))
         if blocks is None or None in everywhere:
             raise StopIteration
         _, admitted, decisions = zip(*sorted(itertools.chain(*everywhere)), strict=True)
@@ -151,39 +149,13 @@ class AutoPolicy(FixedPolicy):
             share = (self._allowed_so_far + rank) // n - (before + rank) // n
             self._allowed[stream] = admitted + share
 
-
-class RunPolicy(AutoPolicy):
-    """`AutoPolicy` in a training loop.
-
-    Args:
-        config: a resolved configuration.
-        copies: the run's diagnostics, which need the decisions.
-
-    Raises:
-        InputError: config.echo.replay does not contain the decisions of such a run.
-    """
-
-    def __init__(self, config: ConfigDict, copies: CopyDiagnostics):
-        self._copies, self._pace, self._rounds = copies, Pace(), processes.Exchange()
-        self._repeat: dict[int, list[int]] = {}  # decisions of an interrupted run, by batch
-        self._recorded = 0  # steps whose decisions are in the file already
-        self._file: records.LinesWriter | None = None  # in process 0
-        replay = processes.decided_by_first(lambda: _read_replay(config))
-        super().__init__(
-            config,
-            self._pace,
-            np.asarray(replay, np.int64) if replay else None,
-            self._repeat,
-            self._rounds,
-            # If the host stores the examples, it sends whole batches, whatever is fresh in them.
-            self._pace if config.echo.placement == "device" else None,
-        )
+    # In the training loop.
 
     def resume(self, workdir: pathlib.Path, step: int) -> None:
         """Repeats decisions that were recorded after the checkpoint before making new ones."""
         path = workdir / records.DECISIONS
         decisions, length = processes.decided_by_first(lambda: records.read_decisions(path))
-        self._repeat.update(enumerate(decisions[step:], start=step))
+        self.earlier.update(enumerate(decisions[step:], start=step))
         self._recorded = len(decisions)
         if processes.is_first():
             self._file = records.LinesWriter(path, length)
@@ -207,9 +179,20 @@ class RunPolicy(AutoPolicy):
         return {records.DECISIONS: self._file.sync()} if self._file else {}
 
     def close(self) -> None:
-        self._rounds.close()
+        if self._exchange:
+            self._exchange.close()
         if self._file:
             self._file.close()
+
+
+def of_run(config: ConfigDict, copies: CopyDiagnostics) -> AutoPolicy:
+    """The policy of a run, which repeats the decisions in config.echo.replay if it is set.
+
+    Raises:
+        InputError: config.echo.replay does not contain the decisions of such a run.
+    """
+    decisions = processes.decided_by_first(lambda: _read_replay(config))
+    return AutoPolicy(config, Pace(), decisions, processes.Exchange(), copies)
 
 
 def _read_replay(config: ConfigDict) -> list[list[int]] | None:
@@ -220,41 +203,21 @@ def _read_replay(config: ConfigDict) -> list[list[int]] | None:
     allowed = (0, rows) if config.echo.insertion == "after_batching" else range(rows + 1)
     path = cli.expanded(config.echo.replay)
     try:
-        lines = records.read_lines(path)
+        decisions, length = records.read_decisions(path)
         run = records.read_json(path.with_name(records.CONFIG)) or {}
         if run.get("schema_version", records.SCHEMA_VERSION) != records.SCHEMA_VERSION:
             raise ValueError(f"the run is of schema version {run['schema_version']}")
-        for step, line in enumerate(lines, start=1):
-            fresh = line["fresh"]
-            whole = line["step"] == step and all(type(number) is int for number in fresh)
-            if not whole or len(fresh) != streams or any(n not in allowed for n in fresh):
-                raise ValueError(f"line {step} is {abbreviated(line)}")
-        if not lines:
-            raise ValueError("it is empty")
-        return [line["fresh"] for line in lines]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        possible = (len(fresh) == streams and {*fresh} <= {*allowed} for fresh in decisions)
+        if length == 0 or length < os.path.getsize(path) or not all(possible):
+            raise ValueError("a line is missing, damaged, or of another batch size")
+        return decisions
+    except (OSError, ValueError) as error:
         raise cli.InputError(
             f"config.echo.replay is {config.echo.replay!r}, which contains no decisions of a run "
             f"with batch_size={config.batch_size} and echo.streams={streams} ({error}); allowed: "
             f"{records.DECISIONS} of a run with echo.policy=auto and schema version "
             f"{records.SCHEMA_VERSION}"
         ) from error
-
-
-@dataclasses.dataclass
-class _Step:
-    output: Any  # an array, ready when the step has ended
-    start: float
-    seen_running: bool = False
-    end: float | None = None  # when it was seen to have ended
-
-
-class _Trial(NamedTuple):
-    """What held before another limit was tried."""
-
-    most: float
-    fresh: float  # medians of a block
-    seconds: float
 
 
 class FreshLimit:
@@ -276,9 +239,9 @@ class FreshLimit:
 
     def __init__(self):
         self.most = math.inf
-        self._block: list[tuple[int, float, bool]] = []  # (fresh examples, seconds, whether late)
-        self._durations: list[float] = []  # of steps in the block
-        self._trial: _Trial | None = None
+        self._block: list[tuple[int, float, bool, float | None]] = []  # what `took` was told
+        # Before another limit was tried: `most`, and fresh examples and seconds of a block.
+        self._trial: tuple[float, float, float] | None = None
         self._try_more = False
         self._wait, self._next_wait = _FIRST_WAIT, _FIRST_WAIT  # blocks
 
@@ -293,47 +256,51 @@ class FreshLimit:
             late: whether the step had ended by then.
             step_seconds: the duration of a step that was seen to end since the last call.
         """
-        self._block.append((fresh, seconds, late))
-        if step_seconds is not None:
-            self._durations.append(step_seconds)
-        if len(self._block) == _BLOCK:
-            numbers, times, lates = zip(*self._block, strict=True)
-            durations, self._block, self._durations = self._durations, [], []
-            mostly_late = 2 * sum(lates) > _BLOCK
-            self._adjust(
-                statistics.median(numbers), statistics.median(times), mostly_late, durations
-            )
-
-    def _adjust(self, fresh: float, seconds: float, late: bool, durations: list[float]) -> None:
-        """Sets the limit after a block."""
+        self._block.append((fresh, seconds, late, step_seconds))
+        if len(self._block) < _BLOCK:
+            return
+        numbers, times, lates, durations = zip(*self._block, strict=True)
+        self._block = []
+        seen = [duration for duration in durations if duration is not None]
+        number, time_taken = statistics.median(numbers), statistics.median(times)
+        mostly_late = 2 * sum(lates) > _BLOCK
         if self._trial is not None:
-            self._judge(self._trial, fresh, seconds)
-        elif not late:
+            self._judge(*self._trial, number, time_taken)
+        elif not mostly_late:
             self._wait, self._try_more = max(self._wait, _FIRST_WAIT), False
         elif self._wait:
             self._wait -= 1
-        if late and self._trial is None and not self._wait:
-            self._trial = _Trial(self.most, fresh, seconds)
-            self.most = max(1.0, (1 / _FEWER if self._try_more else _FEWER) * fresh)
-        elif not late and durations:
-            room = _STEP_SHARE * statistics.median(durations) / seconds
-            base = min(self.most, fresh + 1)  # `fresh` alone would lose the fraction
+        if mostly_late and self._trial is None and not self._wait:
+            self._trial = self.most, number, time_taken
+            self.most = max(1.0, (1 / _FEWER if self._try_more else _FEWER) * number)
+        elif not mostly_late and seen:
+            room = _STEP_SHARE * statistics.median(seen) / time_taken
+            base = min(self.most, number + 1)  # `number` alone would lose the fraction
             self.most = max(self.most, base * min(_MORE, math.sqrt(room)))  # half the way there
 
-    def _judge(self, before: _Trial, fresh: float, seconds: float) -> None:
+    def _judge(
+        self, most: float, fresh_before: float, seconds_before: float, fresh: float, seconds: float
+    ) -> None:
         """Keeps or takes back what was tried."""
-        more, change = self._try_more, math.log(fresh / before.fresh)
-        power = math.log(seconds / before.seconds) / change if change else 0.0
+        more, change, self._trial = self._try_more, math.log(fresh / fresh_before), None
+        power = math.log(seconds / seconds_before) / change if change else 0.0
         pays = power < _WORTHWHILE if more else change < -_SMALL_CHANGE and power > _WORTHWHILE
-        self._trial = None
         if more and change < _SMALL_CHANGE:  # no more than before are ready
             self.most, self._try_more = math.inf, False
         elif pays:
             self._wait = 0
         else:
-            self.most, self._try_more = before.most, not more and before.most < math.inf
+            self.most, self._try_more = most, not more and most < math.inf
             self._next_wait = min(_MAX_WAIT, 2 * self._next_wait)
             self._wait = _FIRST_WAIT if self._try_more else self._next_wait
+
+
+@dataclasses.dataclass
+class _Step:
+    output: Any  # an array, ready when the step has ended
+    start: float
+    seen_running: bool = False
+    end: float | None = None  # when it was seen to have ended
 
 
 class Pace:
@@ -342,7 +309,7 @@ class Pace:
     It follows a loop that dispatches step k, then fetches the metrics of step k-1. A call returns
     for how long the next batch can wait without making the device wait: until the earliest end of
     the running step (from the shortest of the last steps), minus the time that the host needs to
-    hand over a batch. It is also what limits the fresh examples of the input.
+    hand over a batch. It also limits the fresh examples of the input.
 
     Args:
         clock: returns seconds.
@@ -351,13 +318,14 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock = clock
         self._steps: collections.deque[_Step] = collections.deque()
-        self._durations, self._earliest, self._leads = (
-            collections.deque[float](maxlen=_REMEMBERED_STEPS) for _ in range(3)
+        # Of the last steps: how long they took, and how long the host handed over a batch.
+        self._durations, self._leads = (
+            collections.deque[float](maxlen=_REMEMBERED_STEPS) for _ in range(2)
         )
         self._needed_at: float | None = None  # when a call first returned 0 or less
-        # Of the next batch: its fresh examples, the seconds that it has waited for some, and those
-        # of an exchange with other processes.
-        self._fresh, self._waited, self._exchanged = 0, 0.0, 0.0
+        # Of the next batch: its fresh examples, and the seconds that it has waited for some and for
+        # other processes.
+        self._fresh, self._waited = 0, 0.0
         self._limit = FreshLimit()
         self._seen_duration: float | None = None  # of a step whose end was seen since the last one
 
@@ -369,24 +337,32 @@ class Pace:
             self._needed_at = now
         return min(left, max(_WAIT_SHARE * left, _MIN_WAIT_SECONDS))
 
-    def most_fresh(self) -> float:
-        return self._limit.most
-
     def waited(self, seconds: float) -> None:
+        """Notes that the next batch has waited for fresh examples, or for other processes."""
         self._waited += seconds
 
-    def decided(self, fresh: int, exchange_seconds: float) -> None:
-        self._fresh, self._exchanged = fresh, exchange_seconds
+    def decided(self, fresh: int) -> float:
+        """Notes that the next batch has so many fresh examples; returns how many the batch after it
+        may have."""
+        self._fresh = fresh
+        return self._limit.most
 
     def dispatched(self, metrics: dict[str, Any]) -> None:
         """Notes that a step has been dispatched; `metrics` will be passed to `awaits`."""
         now = self._clock()
+        running = self._steps[-1] if self._steps else None
         if self._needed_at is not None:
-            self._note_unseen_end(self._needed_at, now)
+            if running and running.seen_running and running.end is None:
+                self._note_unseen_end(running, self._needed_at, now)
             self._leads.append(now - self._needed_at)
-        self._note_hand_over(now)
+        if running and self._fresh:  # how long the host took since the running step began
+            seconds = now - running.start - self._waited
+            if seconds > self._waited:  # else it may be late because it has waited
+                late = running.output.is_ready()
+                self._limit.took(self._fresh, seconds, late, self._seen_duration)
+                self._seen_duration = None
         self._steps.append(_Step(metrics["loss"], now))
-        self._needed_at = None
+        self._needed_at, self._fresh, self._waited = None, 0, 0.0
 
     def awaits(self, metrics: dict[str, Any]) -> None:
         """Waits for the step of these metrics, and notes when it ended."""
@@ -421,43 +397,28 @@ class Pace:
             step.seen_running = False
             return 0.0
         step.seen_running = True
-        if not self._earliest:
+        if not self._durations:
             return _MIN_WAIT_SECONDS
         # A batch that is decided early costs neither time nor fresh examples, since what arrives
         # later is in the next one. A late one costs device time.
-        return step.start + min(self._earliest) - self._lead() - now
+        return step.start + min(self._durations) - self._lead() - now
 
     def _lead(self) -> float:
         """Seconds that the host needs. The median, since some leads include a wait for upstream."""
         return statistics.median(self._leads) if self._leads else 0.0
 
-    def _note_unseen_end(self, needed_at: float, now: float) -> None:
+    def _note_unseen_end(self, step: _Step, needed_at: float, now: float) -> None:
         """Estimates the duration of a step whose end no one saw, since it ended while the next
         batch was prepared. Otherwise steps that are a little shorter than all others seen would
         never count, and the device would wait after each of them."""
-        step = self._steps[-1] if self._steps else None
-        if step is None or step.end is not None or not step.seen_running:
-            return
         waited_for_upstream = now - needed_at > 2 * self._lead()
         if step.output.is_ready() and not waited_for_upstream:
-            self._earliest.append((needed_at + now) / 2 - step.start)
-
-    def _note_hand_over(self, now: float) -> None:
-        """Notes how long the host took for the next batch since the running step began."""
-        if self._fresh and self._steps:
-            step = self._steps[-1]
-            seconds = now - step.start - self._waited - self._exchanged
-            if seconds > self._waited + self._exchanged:  # else it may be late because of these
-                late = step.output.is_ready()
-                self._limit.took(self._fresh, seconds, late, self._seen_duration)
-                self._seen_duration = None
-        self._fresh, self._waited, self._exchanged = 0, 0.0, 0.0
+            self._durations.append((needed_at + now) / 2 - step.start)
 
     def _ended(self, step: _Step) -> None:
         now = step.end = self._clock()
         self._seen_duration = now - step.start
         self._durations.append(self._seen_duration)
-        self._earliest.append(self._seen_duration)
         for later in self._steps:
             if later is not step:
                 later.start = max(later.start, now)

@@ -4,7 +4,7 @@ The range of a single field is in configs/base.py.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 from ml_collections import ConfigDict
@@ -30,9 +30,11 @@ class ConfigError(cli.InputError):
     """A field's value is not allowed; the message names the field, the value, and what is."""
 
 
-def _refuse(broken: bool, message: str) -> None:
-    if broken:
-        raise ConfigError(f"config.{message}")
+def _refuse(config: ConfigDict, rules: Sequence[tuple[str, bool, str]]) -> None:
+    """Raises ConfigError for the first of `rules` that is broken: (field, broken, allowed)."""
+    for name, broken, allowed in rules:
+        if broken:
+            raise ConfigError(f"config.{name} is {nested(config, name)!r}; allowed: {allowed}")
 
 
 def check(config: ConfigDict) -> None:
@@ -45,11 +47,11 @@ def check(config: ConfigDict) -> None:
             raise ConfigError(str(error)) from error
     check_rules(config)
     seconds = limits(config).record_seconds
-    _refuse(
-        seconds > MAX_RECORD_SECONDS,
-        f"upstream lets a record pass in {seconds:.3g} seconds; allowed: {MAX_RECORD_SECONDS} "
-        "seconds at most, by a higher rate or fewer and shorter stalls",
-    )
+    if seconds > MAX_RECORD_SECONDS:
+        raise ConfigError(
+            f"config.upstream lets a record pass in {seconds:.3g} seconds; allowed: "
+            f"{MAX_RECORD_SECONDS} at most, by a higher rate or fewer and shorter stalls"
+        )
 
 
 def check_rules(config: ConfigDict) -> None:
@@ -59,155 +61,95 @@ def check_rules(config: ConfigDict) -> None:
     echoes, auto = settings.insertion != "none", settings.policy == "auto"
     of_examples = echoes and settings.insertion != "after_batching"
     slots, streams, rows = settings.shuffle_buffer, settings.streams, config.batch_size
-    _refuse(
-        auto and not echoes,
-        "echo.policy is 'auto' with echo.insertion='none', where nothing is repeated; allowed: "
-        "'fixed', or another insertion",
-    )
-    _refuse(
-        auto and settings.factor != 1,
-        f"echo.factor is {settings.factor:g} with echo.policy='auto', which chooses the factor; "
-        "allowed: 1 (the maximum number of copies is config.echo.max_factor)",
-    )
-    _refuse(
-        not echoes and settings.factor != 1,
-        f"echo.factor is {settings.factor:g} with echo.insertion='none', where nothing is "
-        "repeated; set config.echo.insertion to before_augmentation, after_augmentation, or "
-        "after_batching as well",
-    )
-    _refuse(
-        auto and of_examples and 0 < slots < rows and not settings.replay,
-        f"echo.shuffle_buffer is {slots} with echo.policy='auto', which repeats an example at most "
-        f"once in a batch; allowed: config.batch_size ({rows}) or more, or 0 for eight batches",
-    )
-    _refuse(
-        bool(settings.replay) and not auto,
-        f"echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, which makes no "
-        "decisions to replay; allowed: '', or echo.policy=auto",
-    )
-    _refuse(
-        spaced > 1 and (echoes or streams > 1),
-        f"dataset.spaced_epochs is {spaced}, which takes the place of echoing; allowed only with "
-        "echo.insertion='none' and echo.streams=1",
-    )
+    scarce = auto and of_examples and 0 < slots < rows and not settings.replay
+    stalls = upstream.stall_seconds > 0, upstream.stall_every_seconds > 0
+    missing, factor = "1, or an echo.insertion, such as before_augmentation", settings.factor
+    rules = [
+        ("echo.policy", auto and not echoes, "'fixed', or an echo.insertion to repeat at"),
+        ("echo.factor", auto and factor != 1, "1 with echo.policy=auto, which has echo.max_factor"),
+        ("echo.factor", not echoes and factor != 1, missing),
+        ("echo.shuffle_buffer", scarce, f"0, or batch_size={rows} or more with echo.policy=auto"),
+        ("echo.replay", bool(settings.replay) and not auto, "'', or echo.policy=auto"),
+        ("dataset.spaced_epochs", spaced > 1 and echoes, "1, or echo.insertion=none"),
+        ("dataset.spaced_epochs", spaced > 1 and streams > 1, "1, or echo.streams=1"),
+        ("upstream.stall_seconds", stalls == (True, False), "0, or a stall_every_seconds above 0"),
+        ("upstream.stall_seconds", stalls == (False, True), "above 0, or stall_every_seconds=0"),
+        ("echo.streams", rows % streams != 0, f"a divisor of batch_size={rows}"),
+        ("echo.shuffle_buffer", of_examples and 0 < slots < streams, f"0, or {streams=} or more"),
+    ]
+    _refuse(config, rules)
     check_insertion(config, settings.insertion)
-    _refuse(
-        (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0),
-        f"upstream.stall_seconds is {upstream.stall_seconds:g} with config.upstream."
-        f"stall_every_seconds={upstream.stall_every_seconds:g}; allowed: both above 0, or both 0",
-    )
-    _refuse(
-        rows % streams != 0,
-        f"echo.streams is {streams}, which does not divide config.batch_size {rows}; allowed: a "
-        "divisor of the batch size",
-    )
-    _refuse(
-        of_examples and 0 < slots < streams,
-        f"echo.shuffle_buffer is {slots}, the total of config.echo.streams={streams} streams, "
-        f"which need a slot each; allowed: {streams} or more, 0, or fewer streams",
-    )
     schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
-    horizon, factor = schedule.horizon_fresh_examples, _FINAL_FACTORS.get(schedule.name)
-    _refuse(
-        total_steps(config) < 1,
-        f"budget.fresh_examples is {budget}, which gives no batch of {rows}; allowed: at least the "
-        "batch size",
-    )
-    _refuse(
-        total_steps(config, horizon) < 1,
-        f"optimizer.schedule.horizon_fresh_examples is {horizon}, which gives no batch of {rows}; "
-        "allowed: at least the batch size, or 0 for the budget",
-    )
-    _refuse(
-        0 < horizon < budget and factor is not None and not schedule[factor],
-        f"optimizer.schedule.{factor} is 0 with horizon_fresh_examples={horizon}, after which the "
-        f"rest of the budget of {budget} would train at a learning rate of 0; allowed: a factor "
-        "above 0, or a horizon of the budget or more (0 = the budget)",
-    )
+    horizon, final = schedule.horizon_fresh_examples, _FINAL_FACTORS.get(schedule.name)
+    name, one = "optimizer.schedule.horizon_fresh_examples", f"a batch of {rows} examples or more"
+    rules = [
+        ("budget.fresh_examples", total_steps(config) < 1, one),
+        (name, total_steps(config, horizon) < 1, f"0 for the budget, or {one}"),
+        # after the horizon, the rest of the budget would train at a rate of 0
+        (name, 0 < horizon < budget and schedule.get(final) == 0, f"0, or a {final} above 0"),
+    ]
+    _refuse(config, rules)
 
 
 def check_insertion(config: ConfigDict, insertion: str) -> None:
     """Checks that `insertion` is possible with the configured decoding, augmentation, and
     placement."""
     on_host, before = config.echo.placement == "host", insertion == "before_augmentation"
-    _refuse(
-        config.dataset.fused_decode and before,
-        "dataset.fused_decode is true with echo.insertion='before_augmentation', so all copies of "
-        "an example would have the same crop; allowed here: false",
-    )
-    _refuse(
-        config.augment_on == "device" and insertion.startswith("after") and on_host,
-        f"augment_on is 'device' with echo.insertion={insertion!r}, but the host echoes examples "
-        "that are already augmented; allowed here: 'host', or config.echo.placement=device",
-    )
-    _refuse(
-        config.augment_on == "host" and before and not on_host,
-        "augment_on is 'host' with echo.insertion='before_augmentation' and echo.placement="
-        "'device', but the copies exist only on the device; allowed here: 'device'",
-    )
+    on_device, fused = config.augment_on == "device", config.dataset.fused_decode
+    augmented = on_device and on_host and insertion.startswith("after")
+    whole, where = "False, or all copies have the same crop", "'host', or echo.placement=device"
+    rules = [
+        ("dataset.fused_decode", fused and before, f"{whole} with {insertion=}"),
+        ("augment_on", augmented, f"{where} with {insertion=}, after which they are augmented"),
+        ("augment_on", not on_device and before and not on_host, "'device', where the copies are"),
+    ]
+    _refuse(config, rules)
 
 
 def check_workload(config: ConfigDict, workload: Workload) -> None:
     """Checks the fields that refer to properties of the workload."""
-    target, rises = config.target, config.target.mode == "above"
-    _refuse(
-        target.metric not in workload.metrics,
-        f"target.metric is {target.metric!r}, which evaluating workload {config.workload!r} does "
-        f"not report; allowed: {', '.join(workload.metrics)}",
-    )
-    _refuse(
-        target.metric in _FALLING if rises else is_share(target.metric),
-        f"target.mode is {target.mode!r} with target.metric={target.metric!r}, so that an "
-        f"untrained network could reach the target; allowed: {'below' if rises else 'above'!r}",
-    )
+    target, metric, known = config.target, config.target.metric, workload.metrics
+    way = "below" if metric in _FALLING else "above" if is_share(metric) else target.mode
+    fused = config.dataset.fused_decode and not hasattr(workload, "decode_cropped")
+    rules = [
+        ("target.metric", metric not in known, ", ".join(known)),
+        ("target.mode", target.mode != way, f"{way!r} for {metric}, or it is reached untrained"),
+        ("dataset.fused_decode", fused, f"False with workload={config.workload!r}"),
+    ]
+    _refuse(config, rules)
     try:
         check_target_value("config.target.value", records.Target(**target.to_dict()))
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    _refuse(
-        config.dataset.fused_decode and not hasattr(workload, "decode_cropped"),
-        f"dataset.fused_decode is true, which workload {config.workload!r} does not have; allowed: "
-        "false",
-    )
 
 
 def check_devices(config: ConfigDict, data_devices: int) -> None:
-    """Checks that `data_devices` devices can share a batch evenly."""
+    """Checks that `data_devices` devices can share a batch evenly, and that each keeps whole
+    streams, or none."""
     share, group = config.batch_size // data_devices, config.model.ghost_batch_size
     stores = config.echo.insertion != "none" and config.echo.placement == "device"
-    fewer = f"a multiple of {data_devices}, or fewer devices (config.mesh.data)"
-    _refuse(
-        config.batch_size % data_devices != 0,
-        f"batch_size is {config.batch_size}, which {data_devices} devices cannot share evenly; "
-        f"allowed: {fewer}",
-    )
-    _refuse(
-        stores and config.echo.streams % data_devices != 0,
-        f"echo.streams is {config.echo.streams} with config.echo.placement='device', but each of "
-        f"{data_devices} devices keeps whole streams; allowed here: {fewer}",
-    )
-    _refuse(
-        bool(group and share % group),
-        f"model.ghost_batch_size is {group}, which does not divide the {share} examples of each "
-        "device's batch; allowed: a divisor, so that no ghost batch crosses devices",
-    )
+    split = stores and config.echo.streams % data_devices != 0
+    ghosts = group > 0 and share % group != 0
+    allowed = f"a multiple of {data_devices} devices, or fewer of them (config.mesh.data)"
+    rules = [
+        ("batch_size", config.batch_size % data_devices != 0, allowed),
+        ("echo.streams", split, f"with echo.placement=device {allowed}"),
+        ("model.ghost_batch_size", ghosts, f"a divisor of the {share} examples of a device"),
+    ]
+    _refuse(config, rules)
 
 
 def held_streams(config: ConfigDict, held_rows: range) -> range:
     """The streams that fill the rows of each batch that this process holds."""
     rows, held = config.batch_size // config.echo.streams, len(held_rows)
-    processes = config.batch_size // held
-    _refuse(
-        config.echo.policy == "auto" and held * jax.process_count() > config.batch_size,
-        f"mesh.model is {config.mesh.model} with config.echo.policy='auto', but several processes "
-        "would then hold the same rows, and each decides what to repeat in its own; allowed here: "
-        "at most the number of devices of a process",
-    )
-    _refuse(
-        held_rows.start % rows != 0 or held % rows != 0,
-        f"echo.streams is {config.echo.streams}, which {processes} processes cannot share evenly; "
-        f"allowed: a multiple of {processes}",
-    )
+    # several processes hold the same rows, and each would decide what to repeat in its own
+    shared = config.echo.policy == "auto" and held * jax.process_count() > config.batch_size
+    split = held_rows.start % rows != 0 or held % rows != 0
+    rules = [
+        ("mesh.model", shared, "with echo.policy=auto at most the devices of a process"),
+        ("echo.streams", split, f"a multiple of the {config.batch_size // held} processes"),
+    ]
+    _refuse(config, rules)
     return range(held_rows.start // rows, held_rows.stop // rows)
 
 

@@ -1,5 +1,6 @@
 """Evaluates a run's best checkpoint on held-out splits, and exports its parameters."""
 
+import contextlib
 import hashlib
 import io
 import pathlib
@@ -11,9 +12,11 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from configs import base
+from data import splits
+from data.sources import Source
 from runs import checkpoints, cli, processes, records, workdirs
-from training import check
-from training.experiment import batches_of_test_split, make_experiment
+from training import check, sharding
+from training.experiment import check_same, held_out_batches, make_program
 
 # Fields that an evaluation may set: where the data are, and how the devices are used.
 MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", *base.CHANGE_ROUNDING)
@@ -50,25 +53,29 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     with config.unlocked():  # the run's configuration file may have added fields
         config.update(ConfigDict(stored))
     cli.override(config, overrides)
-    experiment = make_experiment(_without_training(config))
-    program, dataset = experiment.program, experiment.config.dataset
-    with check.exhaustion_explained(experiment.config):
+    config.echo.insertion = "none"  # whatever was echoed, nothing is now
+    mesh, dataset = sharding.make_mesh(config.mesh.data, config.mesh.model), config.dataset
+    check.check_devices(config, mesh.shape["data"])
+    _, held_out, info = splits.open_splits(dataset)
+    check_same(config, info)
+    program = make_program(config, info, mesh)
+    held_out_splits = {dataset.validation_split or "validation": held_out}
+    if dataset.test_split:
+        held_out_splits[dataset.test_split] = open_test_split(config)
+    with check.exhaustion_explained(config):
         kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
         try:
-            state = kept.restore(step, program.init(experiment.config.seed.model))
-            counters = kept.value(step)["counters"]
+            state = kept.restore(step, program.init(config.seed.model))
+            fresh_examples = kept.value(step)["counters"]["fresh_examples"]
         except records.Damaged as error:
             raise cli.InputError(
                 f"checkpoint {step} of {workdir} cannot be used: {error}; restore its files, or "
                 "train in another directory"
             ) from error
-        splits = {dataset.validation_split or "validation": experiment.validation}
-        if dataset.test_split:
-            splits[dataset.test_split] = batches_of_test_split(experiment)
-        values = {
-            name: records.without_nonfinite(program.evaluate(state, batches))
-            for name, batches in splits.items()
-        }
+        metrics = {}
+        for name, split in held_out_splits.items():
+            values = program.evaluate(state, held_out_batches(config, split, program))
+            metrics[name] = records.without_nonfinite(values)
     arrays = {"params": state.params, "model_state": state.model_state}
     # whole arrays, even if they are split over devices and processes
     named = checkpoints.by_path(multihost_utils.process_allgather(arrays, tiled=True))
@@ -78,8 +85,8 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     evaluation = {
         "status": status,
         "step": step,
-        "fresh_examples": counters["fresh_examples"],
-        "splits": values,
+        "fresh_examples": fresh_examples,
+        "splits": metrics,
         "parameters_sha256": hashlib.sha256(file.getvalue()).hexdigest(),
     }
     if processes.is_first():
@@ -88,16 +95,11 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     return evaluation
 
 
-def _without_training(config: ConfigDict) -> ConfigDict:
-    """The configuration without what only training needs: the examples' upstream, the decisions
-    that were replayed, the memory of a buffer, a schedule, whose horizon may be less than a batch
-    without echoing."""
-    streams, default = config.echo.streams, base.get_config()
-    config.upstream, config.echo = default.upstream, default.echo
-    config.optimizer.schedule = default.optimizer.schedule
-    config.echo.streams = streams  # which may have to suit the number of processes
-    config.budget.fresh_examples = max(config.budget.fresh_examples, config.batch_size)  # a step
-    return config
+def open_test_split(config: ConfigDict) -> Source:
+    """The examples of the test split; raises InputError if the data set has none."""
+    dataset = ConfigDict(config.dataset)
+    dataset.validation_split = dataset.test_split
+    return splits.open_splits(dataset)[1]
 
 
 def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
@@ -113,8 +115,9 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
             with workdirs.held(workdir / records.LOCK) as free:
                 if not free:
                     raise cli.InputError(f"another process is training in {workdir}; stop it first")
-    step = result["best"]["step"] if "best" in result else _newest_best(workdir)
-    if step not in checkpoints.Checkpoints(workdir / records.CHECKPOINTS).steps():
+    kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
+    step = result["best"]["step"] if "best" in result else _newest_best(kept)
+    if step not in kept.steps():
         raise cli.InputError(
             f"the run in {workdir} has no best checkpoint: no evaluation has given a finite value "
             "of its target's metric, or config.checkpoint_every_fresh_examples is 0; resume the "
@@ -123,12 +126,9 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
     return record["config"], result["status"], step
 
 
-def _newest_best(workdir: pathlib.Path) -> int | None:
+def _newest_best(kept: checkpoints.Checkpoints) -> int | None:
     """The best step according to the newest intact checkpoint; None if there is none."""
-    kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
     for step in kept.steps():
-        try:
+        with contextlib.suppress(records.Damaged):
             return kept.value(step)["counters"]["best_step"]
-        except records.Damaged:
-            continue
     return None

@@ -3,10 +3,10 @@
 `make_experiment` is the place where optional capabilities are chosen. It writes nothing.
 """
 
-import copy
 import dataclasses
+import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grain
 from jax.sharding import Mesh
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 import workloads
 from configs import base
 from data.sources import DatasetInfo, Source
-from data.splits import open_data, open_splits
+from data.splits import open_data, open_split
 from data.throttle import StoppableClock
 from echo.diagnostics import CopyDiagnostics
 from pipeline import accounting, build
@@ -26,8 +26,7 @@ from runs import processes, records
 from runs.study import nested
 from training import check, sharding
 from training.step import Program, Task, program
-from training.transfer import Transfer
-from workloads.interface import Workload
+from training.transfer import Transfer, make_store
 
 # Evaluation keeps no gradients, so its batches are larger than those of training by this factor.
 EVALUATION_BATCHES = 4
@@ -68,6 +67,11 @@ class Experiment:
     upstream_clock: StoppableClock
     copies: CopyDiagnostics
 
+    @functools.cached_property
+    def repeated_rows(self) -> accounting.RepeatedRows:
+        """Which rows of this process's part of a batch are repeats."""
+        return accounting.repeated_rows(self.config, self.held_streams)
+
 
 class OpenData(NamedTuple):
     """The splits of a checked configuration, of which nothing has been read; see `Experiment`."""
@@ -83,17 +87,20 @@ def open_splits_of(config: ConfigDict) -> OpenData:
     check.check(config)
     clock = StoppableClock()  # the training split may be throttled, the validation split never is
     source, held_out, info = open_data(config, clock)
-    data = {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
-    data |= {"the number of training examples": len(source)}
-    _check_same(config, data | {"the number of validation examples": len(held_out)})
+    if config.dataset.test_split:  # which only `train.py --evaluate` reads
+        open_split(config.dataset, config.dataset.test_split)
+    lengths = {"training": len(source), "validation": len(held_out)}
+    check_same(config, info, {f"number of {name} examples": n for name, n in lengths.items()})
     return OpenData(source, held_out, info, clock)
 
 
-def _check_same(config: ConfigDict, data: dict[str, Any]) -> None:
+def check_same(config: ConfigDict, info: DatasetInfo, others: dict[str, int] | None = None) -> None:
     """Raises InputError if the processes of this run differ in their configuration or data, with
     which they would wait for one another forever, or mix different orders of the examples."""
     names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
-    processes.check_same({f"config.{name}": nested(config, name) for name in names} | data)
+    values = {f"config.{name}": nested(config, name) for name in names}
+    values |= {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
+    processes.check_same(values | {f"the {name}": n for name, n in (others or {}).items()})
 
 
 def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experiment:
@@ -108,38 +115,35 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
     """
     source, held_out, info, clock = data or open_splits_of(config)
 
-    # Devices: this process holds some rows of each batch, which some streams fill.
+    # Devices and network. This process holds some rows of each batch, which some streams fill.
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
-    workload = workloads.make(config, info)
     check.check_devices(config, mesh.shape["data"])
     held = check.held_streams(config, sharding.local_rows(mesh, config.batch_size))
-    programs = _program(config, workload, mesh)
+    made = make_program(config, info, mesh)
+    workload = made.task.workload
 
     # The input.
     first = build.first_example(config, source, workload)
     copies = accounting.copy_diagnostics(config, len(source))
+    policy = FixedPolicy(config, held)
     if config.echo.policy == "auto":
-        from training.auto_policy import RunPolicy
+        from training import auto_policy
 
-        policy = RunPolicy(config, copies)
-    else:
-        policy = FixedPolicy(config, held)
+        policy = auto_policy.of_run(config, copies)
     store = None
     if config.echo.insertion != "none" and config.echo.placement == "device":
-        from training.device_store import make_store
-
         store = make_store(config, first, workload, mesh, held)
     return Experiment(
         config=config,
         info=info,
         source=source,
         first=first,
-        program=programs,
+        program=made,
         held_streams=held,
         policy=policy,
         batches=build.build(config, source, workload, held, policy, first, clock),
         transfer=Transfer(mesh, store),
-        validation=_evaluation_batches(config, held_out, programs.task),
+        validation=held_out_batches(config, held_out, made),
         target=records.Target(**config.target),
         upstream_clock=clock,
         copies=copies,
@@ -158,40 +162,30 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         InputError: the configuration cannot be run.
     """
     check.check(config)
-    _check_same(config, {})
-    workload, mesh = workloads.make(config, other.info), other.program.task.mesh
+    check_same(config, other.info)
     return dataclasses.replace(
         other,
         config=config,
-        program=_program(config, workload, mesh),
+        program=make_program(config, other.info, other.program.task.mesh),
         policy=FixedPolicy(config, other.held_streams),
         target=records.Target(**config.target),
         copies=accounting.copy_diagnostics(config, len(other.source)),
     )
 
 
-def _program(config: ConfigDict, workload: Workload, mesh: Mesh) -> Program:
+def make_program(config: ConfigDict, info: DatasetInfo, mesh: Mesh) -> Program:
+    """The programs of the configured workload on this data set; raises InputError."""
+    workload = workloads.make(config, info)
     check.check_workload(config, workload)
     # After an echo stage that repeats augmented examples there is nothing left to augment.
     augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
     return program(Task(workload, config.optimizer.name, augments, mesh, config.sharding))
 
 
-def batches_of_test_split(experiment: Experiment) -> Iterable[EvaluationBatch]:
-    """Batches of the test split, like `Experiment.validation`.
-
-    Raises:
-        InputError: the data set has no such split.
-    """
-    config = copy.deepcopy(experiment.config)
-    config.dataset.validation_split = config.dataset.test_split
-    _, held_out, _ = open_splits(config.dataset)
-    return _evaluation_batches(config, held_out, experiment.program.task)
-
-
-def _evaluation_batches(
-    config: ConfigDict, held_out: Source, task: Task
+def held_out_batches(
+    config: ConfigDict, held_out: Source, program: Program
 ) -> Iterable[EvaluationBatch]:
+    """(arrays, mask) pairs of a validation or test split."""
     batch_size = config.batch_size * EVALUATION_BATCHES
-    held = sharding.local_rows(task.mesh, batch_size)
-    return evaluation_batches(held_out, task.workload, batch_size, held)
+    held = sharding.local_rows(program.task.mesh, batch_size)
+    return evaluation_batches(held_out, program.task.workload, batch_size, held)

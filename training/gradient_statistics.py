@@ -10,8 +10,7 @@ example's index puts all its copies into the same half. With batch normalization
 dependent through the batch statistics, and the estimates are approximate.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -65,7 +64,8 @@ def measured(
     before its step. `repeat_b` is `repeat_B` of the rows that this process holds."""
     inputs = (rows, sharding.put_batch(program.task.mesh, repeat_b), data_seed)
     measure = compiled(program, state, *inputs)
-    return defined(jax.device_get(measure(state.params, state.model_state, *inputs)))
+    values = jax.device_get(measure(state.params, state.model_state, *inputs))
+    return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
 
 def statistics(
@@ -137,12 +137,6 @@ def in_first_half(index_B: jax.Array, data_seed: Any) -> jax.Array:
     of_seed = jax.random.fold_in(jax.random.key(data_seed), 2**32 - 1)
     bits = jax.vmap(lambda index: jax.random.bits(jax.random.fold_in(of_seed, index)))
     return bits(index_B) % 2 == 0
-
-
-def defined(values: Mapping[str, Any]) -> dict[str, float]:
-    """The values of `statistics` that are defined, as floats."""
-    numbers = {name: float(value) for name, value in values.items()}
-    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def _dot(one: Any, other: Any) -> Any:

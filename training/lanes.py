@@ -57,13 +57,14 @@ def train(
         return []
     first = make_experiment(configs[0])
     experiments = [first, *(sharing_input(config, first) for config in configs[1:])]
-    shared, sent = SharedBatches(first.batches), {}
+    shared = SharedInput(first.batches, first.transfer)
     lanes = [Lane(shared) for _ in experiments]
     stacks: dict[Program, Stack] = {}
     runs: list[Run] = []
     stopping = False
 
     with signals.stop_requested() as stop_requested, contextlib.ExitStack() as held:
+        held.callback(shared.close)
 
         def asked_to_stop() -> bool:
             nonlocal stopping
@@ -75,12 +76,11 @@ def train(
             if stacked:
                 stack = stacks.setdefault(experiment.program, Stack(experiment.program))
                 stepper = StackedStepper(stack, experiment.config.seed.data)
-            transfer = LaneTransfer(first.transfer, sent)
             run = Run(
                 experiment.config,
                 workdir,
                 progress,
-                experiment=dataclasses.replace(experiment, batches=lane, transfer=transfer),
+                experiment=dataclasses.replace(experiment, batches=lane, transfer=lane),
                 interrupt=asked_to_stop,
                 locked=True,
                 on_step=on_step,
@@ -89,111 +89,103 @@ def train(
             )
             held.callback(run.close)
             runs.append(run)
-        running = dict(zip(lanes, runs, strict=True))
-        for lane in [lane for lane, run in running.items() if run.result]:  # ended before
-            _leave(running, lane)
+        running = {lane: run for lane, run in zip(lanes, runs, strict=True) if not run.result}
         while running:
             behind = min(lane.position for lane in running)
             asked_to_stop()  # before a round, so that all stop at the same step
             # Lanes that wait stop too: they save and end.
             for lane in [lane for lane in running if stopping or lane.position == behind]:
                 if not running[lane].step(stop=stopping):
-                    _leave(running, lane)
+                    run = running.pop(lane)
+                    assert run.result is not None  # it has ended
+                    processes.raise_if_failed(run.result, run.workdir)
             for stack in stacks.values():
                 stack.step()
     return [run.result for run in runs if run.result is not None]  # of all
 
 
-def _leave(running: dict["Lane", Run], lane: "Lane") -> None:
-    run = running.pop(lane)
-    assert run.result is not None  # it has ended
-    processes.raise_if_failed(run.result, run.workdir)
-    lane.close()
-
-
-class SharedBatches:
-    """Batches that several lanes take one after another, none more than one batch ahead.
+class SharedInput:
+    """Batches that several lanes take one after another, none more than one batch ahead. Each is
+    sent once: the lanes can share its rows, which no step donates.
 
     Args:
         batches: the input of the lanes.
+        transfer: sends the batches.
     """
 
-    def __init__(self, batches: grain.IterDataset[Batch]):
-        self._iterator = iter(batches)
-        self._lanes: list[Lane] = []
-        self._started, self._taken = False, 0  # batches taken
-        self._batch: Batch | None = None
+    def __init__(self, batches: grain.IterDataset[Batch], transfer: Transfer):
+        self._iterator, self._transfer = iter(batches), transfer
+        self._taken = 0  # batches
+        self._batch: Batch | Exception | None = None  # the last one, or what the input ended with
         self._state_before: Any = None  # before `_batch` was taken
-        self._error: Exception | None = None  # what the input ended with
+        self._sent: tuple[Batch, Rows, int] | None = None  # what `put` returned for a batch
 
-    def join(self, lane: "Lane") -> None:
-        self._lanes.append(lane)
+    def close(self) -> None:
+        self._iterator.close()
 
-    def leave(self, lane: "Lane") -> None:
-        if lane in self._lanes:
-            self._lanes.remove(lane)
-            if not self._lanes:
-                self._iterator.close()
-
-    def batch(self, number: int) -> Batch:
-        """Batch `number`: the last one that was taken, or the next one.
+    def batch(self, lane: "Lane") -> Batch:
+        """The next batch of a lane that no other is behind: the last one that was taken, or the
+        one after it.
 
         Raises:
             StopIteration: the input has ended.
             Exception: the error that the input ended with, for every lane that asks.
         """
-        first = min(self._lanes, key=lambda lane: lane.position)
-        if not self._started or first.position > self._taken:  # the lanes behind `first` have ended
-            self._start(first)
-        if number == self._taken:
-            if self._error is not None:
-                raise self._error
+        number = lane.position
+        if number not in (self._taken - 1, self._taken):  # all lanes resume, or those behind ended
+            self._iterator.set_state(lane.restored)
+            self._taken, self._batch = number, None
+        if number == self._taken and not isinstance(self._batch, Exception):
             self._state_before = self._iterator.get_state()
             try:
                 self._batch = next(self._iterator)
+                self._taken += 1
             except Exception as error:
-                self._error = error
-                raise
-            self._taken += 1
-        if number != self._taken - 1 or self._batch is None:
-            raise RuntimeError(f"a lane asked for batch {number} when {self._taken} were taken")
+                self._batch = error
+        if isinstance(self._batch, Exception):
+            raise self._batch
+        assert self._batch is not None
         return self._batch
 
     def state(self, number: int) -> Any:
         """The state of the input before batch `number`."""
-        if not self._started or number == self._taken:
-            return self._iterator.get_state()
-        return self._state_before
+        return self._iterator.get_state() if number == self._taken else self._state_before
 
-    def _start(self, first: "Lane") -> None:
-        """Moves the input to the position of `first`, which has not taken a batch yet."""
-        if first.restored is not None:
-            self._iterator.set_state(first.restored)
-        self._started, self._taken = True, first.position
-        self._batch, self._error = None, None
+    def put(self, batch: Batch) -> tuple[Rows, int]:
+        """The rows of a batch on the devices, and the bytes that were sent for them."""
+        if self._sent is None or self._sent[0] is not batch:
+            before = self._transfer.bytes_sent
+            rows = self._transfer.put(batch)
+            self._sent = batch, rows, self._transfer.bytes_sent - before
+        return self._sent[1:]
 
 
 class Lane:
-    """One lane's iterator over shared batches, at its own position.
+    """One lane's batches and transfer, at its own position in the shared input.
 
     Attributes:
         position: the number of the batch that it takes next.
         restored: the state that it was set to; None at the start.
+        bytes_sent: what the transfer of a run alone would have here.
     """
 
-    def __init__(self, shared: SharedBatches):
+    def __init__(self, shared: SharedInput):
         self._shared = shared
-        self.position = 0
+        self.position = self.bytes_sent = 0
         self.restored: Any = None
-        shared.join(self)
 
     def __iter__(self) -> "Lane":
         return self
 
     def __next__(self) -> Batch:
-        batch = self._shared.batch(self.position)
+        batch = self._shared.batch(self)
         self.position += 1
         return batch
+
+    def put(self, batch: Batch) -> Rows:
+        rows, sent = self._shared.put(batch)
+        self.bytes_sent += sent
+        return rows
 
     def get_state(self) -> Any:
         """The state that the iterator of a run alone would have here."""
@@ -205,30 +197,4 @@ class Lane:
         self.position, self.restored = state["batches"], state
 
     def close(self) -> None:
-        self._shared.leave(self)
-
-
-class LaneTransfer:
-    """One lane's `Transfer`. Each batch is sent once, for the lanes that take it one after another:
-    they can share the rows, which no step donates.
-
-    Args:
-        transfer: sends the batches.
-        last: shared by the lanes; what `transfer` returned for the last batch, and its bytes.
-
-    Attributes:
-        bytes_sent: what the transfer of a run alone would have here.
-    """
-
-    def __init__(self, transfer: Transfer, last: dict[str, Any]):
-        self._transfer, self._last = transfer, last
-        self.bytes_sent = 0
-
-    def put(self, batch: Batch) -> Rows:
-        if batch is not self._last.get("batch"):
-            before = self._transfer.bytes_sent
-            rows = self._transfer.put(batch)
-            self._last |= {"batch": batch, "rows": rows}
-            self._last["bytes"] = self._transfer.bytes_sent - before
-        self.bytes_sent += self._last["bytes"]
-        return self._last["rows"]
+        """Leaves the input to the other lanes."""

@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
 from configs import base
-from pipeline import accounting, streams
+from pipeline import streams
 from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch
 from runs import cli, origins, processes, records, resuming, tracking, workdirs
@@ -26,12 +26,8 @@ from training.experiment import Experiment, make_experiment, open_splits_of
 from training.step import Rows, Stepper, TrainState
 
 
-class Diverged(Exception):
-    """The run has diverged; the message says how."""
-
-
-class Preempted(Exception):
-    """The run was asked to stop, and saves a checkpoint."""
+class Ended(Exception):
+    """The run has ended: (status, what went wrong or None). Being preempted, it saves first."""
 
 
 @dataclasses.dataclass
@@ -99,9 +95,8 @@ class Run:
         tools: tracking.Tools | None = None,
         stepper: Any = None,
     ):
-        self.config, self.workdir = config, workdir
-        self.progress, self.interrupt = progress or Progress(quiet=True), interrupt
-        self.on_step = on_step or (lambda step: None)
+        self.config, self.workdir, self.interrupt = config, workdir, interrupt
+        self.progress, self.on_step = progress or Progress(quiet=True), on_step
         self.counters, self.time_left = Counters(), TimeLeft()
         self.result: dict[str, Any] | None = None
         self._begun = False  # whether this process has asked for a batch
@@ -109,27 +104,24 @@ class Run:
         self._loss: float | None = None  # the training loss of the last step that was read
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved = -1  # the step of the last checkpoint
-        self._repeated_rows: accounting.RepeatedRows | None = None
-        self._held = contextlib.ExitStack()  # the directory and what follows the run
-        tools = tools or tracking.Tools(root=workdir)
-        with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
-            with check.exhaustion_explained(config):
-                record = self._enter(experiment, None if locked else held)
+        self._open = contextlib.ExitStack()  # the directory and what follows the run
+        tools, say = tools or tracking.Tools(root=workdir), self.progress.say
+        explained = cli.disk_full_named(workdir), check.exhaustion_explained(config)
+        with explained[0], explained[1], contextlib.ExitStack() as opened:
+            record = self._enter(experiment, None if locked else opened)
             if self.result is not None:  # it has ended before
-                tools.copy(workdir, self.progress.say)
+                tools.copy(workdir, say)
                 return
-            self.followers = tools.followers(workdir, record["config"], self.progress.say)
-            held.callback(self.followers.close)
-            with check.exhaustion_explained(config):
-                self.policy, self.transfer = self.experiment.policy, self.experiment.transfer
-                self.stepper = stepper or Stepper(self.experiment.program, config.seed.data)
-                self._restore(held)
-            at, note = self.counters.step, self.progress.say
+            self.followers = tools.followers(workdir, record["config"], say)
+            opened.callback(self.followers.close)
+            self.stepper = stepper or Stepper(self.experiment.program, config.seed.data)
+            self._restore(opened)
             with cli.writing_to(workdir):
+                step = self.counters.step
                 processes.decided_by_first(
-                    lambda: origins.note(workdir, record, at, base.CHANGE_ROUNDING, note)
+                    lambda: origins.note(workdir, record, step, base.CHANGE_ROUNDING, say)
                 )
-            self._held = held.pop_all()
+            self._open = opened.pop_all()
 
     def _enter(
         self, experiment: Experiment | None, lock: contextlib.ExitStack | None
@@ -138,43 +130,36 @@ class Run:
         refused early is cheap, and nothing is written before all is known to be possible. Returns
         the content of config.json; `result` is set for a run that has finished."""
         data = experiment or open_splits_of(self.config)
-        record = {
-            "config": self.config.to_dict(),
-            "dataset": data.info.to_record(),
-            **origins.describe(),
-        }
+        dataset = data.info.to_record()
+        record = {"config": self.config.to_dict(), "dataset": dataset, **origins.describe()}
         place = self.workdir, record, base.MAY_CHANGE_ON_RESUME
         with cli.writing_to(self.workdir):
             self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
         if self.result is None:
             made = data if isinstance(data, Experiment) else make_experiment(self.config, data)
-            self.experiment = made
+            self.experiment, self.policy, self.transfer = made, made.policy, made.transfer
             self.result = processes.decided_by_first(lambda: workdirs.enter(*place, lock=lock))
         return record
 
-    def _restore(self, held: contextlib.ExitStack) -> None:
-        """Opens everything, at the newest usable checkpoint if there is one; `held` closes it."""
-        self.stepper.state = self.experiment.program.init(self.config.seed.model)
+    def _restore(self, opened: contextlib.ExitStack) -> None:
+        """Opens the rest, at the newest usable checkpoint if there is one; `opened` closes it."""
+        state = self.experiment.program.init(self.config.seed.model)
         self.clock = Clock()  # starts here, after what is compiled once per process
-        self._running = held.enter_context(contextlib.ExitStack())  # closed before the result
+        self._running = opened.enter_context(contextlib.ExitStack())  # closed before the result
         self.checkpoints = Checkpoints(self.workdir / records.CHECKPOINTS, self.followers.saved)
-        self._running.callback(self.checkpoints.close)
-        self.iterator = iter(self.experiment.batches)
-        self._running.callback(self.iterator.close)
-        keep_bytes = 0
-        if usable := resuming.newest_usable(
-            self.workdir, self.checkpoints, self.stepper.state, self.progress.say
-        ):
-            step, self.stepper.state, value = usable
+        self.iterator, keep_bytes = iter(self.experiment.batches), 0
+        for part in (self.checkpoints, self.iterator, self.progress, self.policy):
+            self._running.callback(part.close)
+        usable = resuming.newest_usable(self.workdir, self.checkpoints, state, self.progress.say)
+        if usable:
+            self._saved, state, value = usable
             self.iterator.set_state(value["input"])
             self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
             self.transfer.bytes_sent = value["bytes_sent"]
-            self._saved = step
             keep_bytes = value["records"][records.METRICS]["bytes"]
+        self.stepper.state = state
         self.recorder = Recorder(self.workdir, keep_bytes, self.followers)
         self._running.callback(self.recorder.close)
-        self._running.callback(self.progress.close)
-        self._running.callback(self.policy.close)
         self.followers.start(self.counters.fresh_examples)
         self.policy.resume(self.workdir, self.counters.step)
 
@@ -190,31 +175,28 @@ class Run:
         """
         if self.result is not None:
             return False
-        error = None
         try:
             with cli.disk_full_named(self.workdir):
                 try:
-                    status = self._step(stop)
-                except Diverged as caught:
-                    status, error = "diverged", str(caught)
-                except Preempted:
-                    status = "preempted"
+                    self._step(stop)
+                    return True
+                except Ended as ended:
+                    status, error = ended.args
                 except Exception as caught:
                     if cli.is_disk_full(caught):
                         raise
                     status, error = "failed", self._recorded(caught)
-                if status is not None:
-                    self._end(status, error)
+                self._end(status, error)
+                return False
         except BaseException:
             self.close()
             raise
-        return status is None
 
-    def _step(self, stop: bool) -> str | None:
-        """Takes a step, or ends the run and returns its status. An error, too, is saved here, once,
-        if it left the model and the input at the same moment."""
+    def _step(self, stop: bool) -> None:
+        """Takes a step, or raises Ended. An error, too, is saved here, once, if it left the model
+        and the input at the same moment."""
         try:
-            self._whole = True
+            self._whole, at = True, self.counters
             # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log.
             # The iterator moves only after the save, so a checkpoint is one moment of the whole
             # run.
@@ -222,31 +204,28 @@ class Run:
             # Not only just after an evaluation: a process may end between its last checkpoint and
             # its result.
             if self._reached_target():
-                self._last_save()
-                return "reached"
+                self._finish("reached")
             saves = self.config.checkpoint_every_fresh_examples > 0
             if self._due("checkpoint") or (improved and saves):
                 self._save()
             if stop:
-                raise Preempted
+                raise Ended("preempted", None)
             batch = self._next_batch()
             if batch is None:
-                if self.counters.evaluated_step != self.counters.step:
+                if at.evaluated_step != at.step:
                     self._evaluate()
-                self._last_save()
-                return "reached" if self._reached_target() else "exhausted"
+                self._finish("reached" if self._reached_target() else "exhausted")
             self._take(batch)
-            self.on_step(self.counters.step)
+            if self.on_step:
+                self.on_step(at.step)
             self._log(keep=1)  # the last step is still running; the one before has ended
-        except Diverged:
-            raise
         except Exception as error:
+            ended = error.args[0] if isinstance(error, Ended) else None
             # Several processes would have to save together, and do not know of another's error.
-            known = isinstance(error, Preempted) or jax.process_count() == 1
+            known = ended == "preempted" or (ended is None and jax.process_count() == 1)
             if self._whole and known and not cli.is_disk_full(error):
                 self._save()
             raise
-        return None
 
     # What `_step` consists of, in its order.
 
@@ -273,16 +252,15 @@ class Run:
         self.recorder.write(self._position() | {"split": "validation"} | values)
         improved = target.better(at.value, than=at.best["value"] if at.best else None)
         if improved:
-            fresh = at.fresh_examples
-            at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
-            at.best["step"] = at.step
+            place = {"fresh_examples": at.fresh_examples, "step": at.step}
+            at.best = {"metric": target.metric, "value": at.value, **place}
             at.best_step = at.step
         return improved
 
     def _validation_batches(self) -> Iterator[EvaluationBatch]:
         for batch in self.experiment.validation:
             if self.interrupt():
-                raise Preempted
+                raise Ended("preempted", None)
             yield batch
 
     def _reached_target(self) -> bool:
@@ -291,10 +269,12 @@ class Run:
             return False
         return self.experiment.target.reached(at.value)
 
-    def _last_save(self) -> None:
+    def _finish(self, status: str) -> NoReturn:
+        """Saves the last checkpoint, unless none are to be saved, and ends the run."""
         self._log()
         if self.config.checkpoint_every_fresh_examples:
             self._save()
+        raise Ended(status, None)
 
     def _save(self) -> None:
         """Saves model, optimizer, input position, counters, and clocks as of one moment. No step is
@@ -335,8 +315,7 @@ class Run:
         with TraceAnnotation("transfer"):
             rows = self.transfer.put(batch)
         horizon = self.config.optimizer.schedule.horizon_fresh_examples
-        budget = self.config.budget.fresh_examples
-        done = self._done(self.policy.horizon_steps, horizon or budget)
+        done = self._done(self.policy.horizon_steps, horizon)
         hyper = optimizer.hyperparameters(self.config, min(1.0, done))  # past it, the last rate
         if not self.stepper.compiled:
             with self._paused("compile"):
@@ -359,16 +338,16 @@ class Run:
         """The statistics of the gradient of the next step; empty if they are not due."""
         from training import gradient_statistics
 
-        step, run = self.counters.step, self.experiment
+        step = self.counters.step
         if not gradient_statistics.due(step, self.config.gradient_statistics_every_steps):
             return {}
         self._log()
-        if self._repeated_rows is None:
-            self._repeated_rows = accounting.repeated_rows(self.config, run.held_streams)
         with self._paused("gradient statistics") as state:
-            repeat_b = self._repeated_rows(step, batch.copy)
-            data_seed = np.uint32(self.config.seed.data)
-            return gradient_statistics.measured(run.program, state, rows, repeat_b, data_seed)
+            repeat_b = self.experiment.repeated_rows(step, batch.copy)
+            seed = np.uint32(self.config.seed.data)
+            return gradient_statistics.measured(
+                self.experiment.program, state, rows, repeat_b, seed
+            )
 
     def _log(self, keep: int = 0) -> None:
         """Reads the metrics of all unread steps but the last `keep`, checks them for divergence,
@@ -389,7 +368,7 @@ class Run:
             why = divergence.explanation(step, values["loss"], nonfinite, at.initial_loss)
             if why:  # a step that has been dispatched since does not count
                 at.step, at.fresh_examples = step, position["fresh_examples"]
-                raise Diverged(why)
+                raise Ended("diverged", why)
             self.progress.update(self._status())
 
     # The end.
@@ -412,7 +391,7 @@ class Run:
     def close(self) -> None:
         """Ends threads, closes files, waits for a checkpoint that is being written, and releases
         the directory. A run that has ended is closed."""
-        self._held.close()
+        self._open.close()
 
     # What they share.
 
@@ -426,10 +405,11 @@ class Run:
             yield state
 
     def _done(self, steps: int | None, fresh_examples: int) -> float:
-        """The fraction of `steps` that has been taken; if that number is not known in advance,
-        the fraction of `fresh_examples`. Counting steps avoids the jump at the start, where filling
-        a shuffle buffer admits many examples at once."""
+        """The fraction of `steps` that has been taken; if that number is not known in advance, the
+        fraction of `fresh_examples` (0: the budget). Counting steps avoids the jump at the start,
+        where filling a shuffle buffer admits many examples at once."""
         if steps is None:
+            fresh_examples = fresh_examples or self.config.budget.fresh_examples
             return self.counters.fresh_examples / fresh_examples
         return self.counters.step / steps
 
@@ -445,18 +425,17 @@ class Run:
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        budget = self.config.budget.fresh_examples
-        done = self._done(self.policy.total_steps, budget)
-        rows_per_second = at.step * self.config.batch_size / seconds if seconds else 0.0
+        per_second = 1 / seconds if seconds else 0.0
+        rows_per_second = at.step * self.config.batch_size * per_second
         return Status(
             metric=target.metric,
             value=at.value,
             goal=f"{'>=' if target.mode == 'above' else '<='} {target.value:g}",
-            seconds_left=self.time_left(at.step, done),
+            seconds_left=self.time_left(at.step, self._done(self.policy.total_steps, 0)),
             input_wait_fraction=self.clock.input_wait_fraction,
             fresh_examples=at.fresh_examples,
-            budget=budget,
-            fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
+            budget=self.config.budget.fresh_examples,
+            fresh_per_second=at.fresh_examples * per_second,
             rows_per_second=rows_per_second if self.policy.repeats else None,
             loss=self._loss,
         )

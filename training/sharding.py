@@ -10,7 +10,6 @@ three rules, by name and shape:
   heads, hidden units, and vocabulary. The rest is replicated.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from runs import cli
+from runs.cli import InputError
 
 # fsdp does not split smaller arrays (norms, biases): gathering them costs more than it saves.
 _MIN_SPLIT = 1024  # elements
@@ -26,51 +25,36 @@ _MIN_SPLIT = 1024  # elements
 # The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),
 # [N, H, D] (out), [D, M] and [M, D] (the MLP's two); the biases of what is split are [N, H]
 # and [M]; embeddings [V, D].
-_TENSOR_AXES: dict[tuple[str, ...], int] = {
-    **{(name, "kernel"): 1 for name in ("q", "k", "v", "mlp_in")},
-    **{(name, "bias"): 0 for name in ("q", "k", "v", "mlp_in")},
-    **{(name, "kernel"): 0 for name in ("out", "mlp_out")},
-    ("embed", "embedding"): 0,
-}
-
-
-class MeshError(cli.InputError):
-    """A mesh or a sharding that is not possible; the message says what is allowed."""
+_SPLIT_LATER, _SPLIT_FIRST = ("q", "k", "v", "mlp_in"), ("out", "mlp_out")
+_TENSOR_AXES: dict[tuple[str, ...], int] = {("embed", "embedding"): 0}
+_TENSOR_AXES |= {(name, "kernel"): 1 for name in _SPLIT_LATER}
+_TENSOR_AXES |= {(name, "bias"): 0 for name in _SPLIT_LATER}
+_TENSOR_AXES |= {(name, "kernel"): 0 for name in _SPLIT_FIRST}
 
 
 def make_mesh(data: int, model: int) -> Mesh:
     """A mesh of data x model devices; data = 0 uses all devices.
 
     Raises:
-        MeshError: there are too few devices, or the processes cannot share them in this way.
+        InputError: there are too few devices, or the processes cannot share them in this way.
     """
-    devices, local = jax.devices(), jax.local_device_count()
-    processes, given = jax.process_count(), f"config.mesh is data={data}, model={model}"
-    if not data and len(devices) % model:
-        raise MeshError(
-            f"{given}; there are {len(devices)} devices, so allowed for model: a divisor of that, "
-            "or another number with data > 0, which leaves devices idle"
-        )
-    data = data or len(devices) // model
-    if data < 1 or data * model > len(devices):
-        raise MeshError(
-            f"{given}; there are {len(devices)} devices, so allowed: products up to that, or "
-            "data=0 for all"
-        )
-    if processes > 1 and (data * model < len(devices) or (local % model and model % local)):
-        raise MeshError(
-            f"{given} for {processes} processes of {local} devices each; allowed: all "
-            f"{len(devices)} devices (data=0), and for model a divisor or a multiple of a "
-            "process's devices"
+    devices, local, processes = jax.devices(), jax.local_device_count(), jax.process_count()
+    size = (data or len(devices) // model) * model
+    uneven = not data and len(devices) % model  # some would be idle, unasked
+    apart = processes > 1 and (size < len(devices) or (local % model and model % local))
+    if not 0 < size <= len(devices) or uneven or apart:
+        some = "a product of up to that" if processes == 1 else "all of them"
+        raise InputError(
+            f"config.mesh is data={data}, model={model}, but there are {len(devices)} devices in "
+            f"{processes} processes; allowed: {some}, and with data=0 a divisor for model"
         )
     names, types = ("data", "model"), (AxisType.Auto, AxisType.Auto)
+    shape = (size // model, model)
     if processes == 1:
-        return jax.make_mesh(
-            (data, model), names, axis_types=types, devices=devices[: data * model]
-        )
+        return jax.make_mesh(shape, names, axis_types=types, devices=devices[:size])
     # Processes in order along `data`, so that each holds one contiguous block of rows.
     devices = sorted(devices, key=lambda device: (device.process_index, device.id))
-    return Mesh(np.asarray(devices).reshape(data, model), names, axis_types=types)
+    return Mesh(np.asarray(devices).reshape(shape), names, axis_types=types)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -110,46 +94,42 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
         shapes: a pytree of arrays or shapes; the path of a leaf ends in the parameter's name.
 
     Raises:
-        MeshError: the choice does not fit the mesh or the network.
+        InputError: the choice does not fit the mesh or the network.
     """
     model = mesh.shape["model"]
     if (choice == "tensor") != (model > 1):
-        raise MeshError(
+        raise InputError(
             f"config.sharding is {choice!r} with config.mesh.model={model}; allowed: 'tensor' with "
             "2 or more, over which it splits layers, and 'replicated' or 'fsdp' with 1"
         )
-    leaves, structure = jax.tree.flatten_with_path(shapes)
-    text = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
-    specs: list[Any] = [  # by the components of the path without the 'value' that NNX appends
-        _partition(mesh, choice, tuple(text(path).split("/")[:-1]), leaf.shape)
-        for path, leaf in leaves
-    ]
-    if choice == "tensor" and not any("model" in spec for spec in specs):
-        raise MeshError(
+
+    def spec_of(path, leaf) -> PartitionSpec:
+        # without the 'value' that NNX appends
+        name = jax.tree_util.keystr(path, simple=True, separator="/").split("/")[:-1]
+        axis, along = None, "data"
+        if choice == "fsdp":
+            axis = _largest_axis(leaf.shape, mesh.shape["data"])
+        elif choice == "tensor":
+            axis, along = _TENSOR_AXES.get(tuple(name[-2:])), "model"
+            if axis is not None and leaf.shape[axis] % model:
+                raise InputError(
+                    f"config.mesh.model is {model}, which does not divide axis {axis} of "
+                    f"{'/'.join(name)} {leaf.shape}; allowed: a divisor of {leaf.shape[axis]}"
+                )
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, along)
+
+    specs = jax.tree.map_with_path(spec_of, shapes)
+    if choice == "tensor" and not any("model" in spec for spec in jax.tree.leaves(specs)):
+        raise InputError(
             "config.sharding is 'tensor', which splits a Transformer's layers, and this network "
             "has none; allowed here: 'replicated', 'fsdp'"
         )
-    return jax.tree.unflatten(structure, [NamedSharding(mesh, spec) for spec in specs])
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
 def stacked(one: NamedSharding) -> NamedSharding:
     """The sharding of arrays that are stacked along a new first axis, each sharded like `one`."""
     return NamedSharding(one.mesh, PartitionSpec(None, *one.spec))
-
-
-def _partition(mesh: Mesh, choice: str, name: tuple[str, ...], shape) -> PartitionSpec:
-    along = {"fsdp": "data", "tensor": "model"}.get(choice)
-    axis = None
-    if choice == "fsdp":
-        axis = _largest_axis(shape, mesh.shape["data"])
-    elif choice == "tensor":
-        axis = _TENSOR_AXES.get(name[-2:])
-        if axis is not None and shape[axis] % mesh.shape["model"]:
-            raise MeshError(
-                f"config.mesh.model is {mesh.shape['model']}, which does not divide axis {axis} of "
-                f"{'/'.join(name)} {shape}; allowed: a divisor of {shape[axis]}"
-            )
-    return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, along)
 
 
 def _largest_axis(shape: tuple[int, ...], parts: int) -> int | None:

@@ -145,12 +145,9 @@ class StackedPrograms:
 
     def __init__(self, program: Program):
         stacked = jax.tree.map(sharding.stacked, program.state_shardings)
+        step = jax.vmap(program.train_step, in_axes=(0, None, 0, None))
         self._program = program
-        self._train = jax.jit(
-            jax.vmap(program.train_step, in_axes=(0, None, 0, None)),
-            donate_argnums=0,
-            out_shardings=(stacked, sharding.replicated(program.task.mesh)),
-        )
+        self._train = jax.jit(step, donate_argnums=0, out_shardings=(stacked, program.replicated))
         self.stack = jax.jit(
             lambda states: jax.tree.map(lambda *arrays: jnp.stack(arrays), *states),
             out_shardings=stacked,

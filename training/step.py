@@ -70,6 +70,7 @@ class Program:
         state_shapes: a TrainState of shapes.
         state_shardings: a TrainState of shardings.
         replicated: the sharding of what every device holds whole.
+        train: the training step, jitted; see `train_step`.
 
     Raises:
         sharding.MeshError: the mesh does not allow the task's sharding of the network.
@@ -91,7 +92,7 @@ class Program:
         on_cpu = task.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         self._init = jax.jit(self._init_arrays, out_shardings=state, compiler_options=options)
-        self._train = jax.jit(
+        self.train = jax.jit(
             self.train_step, donate_argnums=0, out_shardings=(state, self.replicated)
         )
         self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self.replicated)
@@ -107,13 +108,7 @@ class Program:
         """Compiles the training step for these shapes, so that clocks can exclude compilation:
         (state, rows, hyper, data_seed) -> (state, metrics). Metrics are the workload's and
         `nonfinite`; see training/divergence.py."""
-        return self.compile("train", self._train, (state, rows, hyper, data_seed))
-
-    def lower_train(
-        self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
-    ) -> Any:
-        """The training step before compilation, for its `cost_analysis`."""
-        return self._train.lower(state, rows, hyper, data_seed)
+        return self.compile("train", self.train, (state, rows, hyper, data_seed))
 
     def evaluate(
         self, state: TrainState, batches: Iterable[tuple[Arrays, np.ndarray]]

@@ -177,7 +177,7 @@ def test_a_lane_that_waits_is_at_its_own_position():
 
         def close(self): ...
 
-    shared = lanes.SharedBatches(Counted())
+    shared = lanes.SharedInput(Counted(), None)
     behind, ahead = lanes.Lane(shared), lanes.Lane(shared)
     behind.set_state({"batches": 2})
     ahead.set_state({"batches": 4})
@@ -203,7 +203,7 @@ def test_input_that_ends_in_an_error_ends_every_lane():
 
         def close(self): ...
 
-    shared = lanes.SharedBatches(Broken())
+    shared = lanes.SharedInput(Broken(), None)
     for lane in [lanes.Lane(shared), lanes.Lane(shared)]:
         for _ in range(2):
             with pytest.raises(OSError, match="a cable was pulled"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import train
-from configs import cifar10, coco, common_crawl, imagenet, lm1b
+from configs import cifar10, coco, imagenet, lm1b
 from data.splits import open_data
 from pipeline import accounting, build
 from runs import cli, records
@@ -22,7 +22,6 @@ from tests.helpers.runs import (
     recorded,
     stop_at,
 )
-from training import check
 from training.auto_policy import AutoPolicy, FreshLimit, Pace
 from training.experiment import make_experiment
 
@@ -47,7 +46,7 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
     source, _, _ = open_data(config)
     workload = parts.program.task.workload
     plain = batches_of(mini(echo__streams=streams))
-    patient = list(build.build(config, source, workload, policy=AutoPolicy(config, lambda: 1.0)))
+    patient = list(build.build(config, source, workload, policy=AutoPolicy(config, AtMost())))
     assert len(patient) == len(plain) == 20
     for ours, theirs in zip(patient, plain, strict=True):
         assert ours.fresh_examples == theirs.fresh_examples
@@ -63,7 +62,8 @@ def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
     workload = make_experiment(config).program.task.workload
 
     def started():
-        streams = AutoPolicy(config, lambda: 1.0, earlier={0: [16, 16], 1: [16, 0]})
+        streams = AutoPolicy(config, AtMost())
+        streams.earlier.update({0: [16, 16], 1: [16, 0]})
         return iter(build.build(config, source, workload, policy=streams))
 
     whole, restored = started(), started()
@@ -73,27 +73,30 @@ def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
 
 
 class AtMost:
-    """A hand-over that allows these numbers of fresh examples, and what it was told."""
+    """A pace that never hurries and allows these numbers of fresh examples; what it was told."""
 
     def __init__(self, *most):
-        self.most, self.fresh, self.seconds = iter(most), [], []
+        self.most, self.fresh, self.seconds = iter(most), [], 0.0
+
+    def __call__(self):
+        return 1.0
 
     def waited(self, seconds):
-        pass
+        self.seconds += seconds
 
-    def decided(self, fresh, exchange_seconds):
+    def decided(self, fresh):
         self.fresh.append(fresh)
-        self.seconds.append(exchange_seconds)
-
-    def most_fresh(self):
         return next(self.most)
 
 
-def limited(config, hand_over, **options):
-    """The batches of a configuration whose fresh examples `hand_over` limits."""
+def limited(config, pace, earlier=(), **options):
+    """The batches of a configuration, of items kept on a device, of which `pace` limits the fresh
+    ones."""
+    config.echo.placement, config.augment_on = "device", "device"
     source, _, _ = open_data(config)
     workload = make_experiment(config).program.task.workload
-    policy = AutoPolicy(config, lambda: 1.0, hand_over=hand_over, **options)
+    policy = AutoPolicy(config, pace, **options)
+    policy.earlier.update(earlier)
     return iter(build.build(config, source, workload, policy=policy))
 
 
@@ -137,11 +140,10 @@ def test_waits_and_the_exchange_with_other_processes_are_timed():
         time.sleep(0.02)
         return [contribution]
 
-    hand_over = AtMost(math.inf)
-    streams = AutoPolicy(auto(), hand_over=hand_over)
-    assert streams.echo_stage(0).keywords["waited"] == hand_over.waited
-    next(limited(auto(), hand_over, exchange=exchange))
-    assert hand_over.seconds[0] >= 0.02
+    pace = AtMost(math.inf)
+    assert AutoPolicy(auto(), pace).echo_stage(0).keywords["waited"] == pace.waited
+    next(limited(auto(), pace, exchange=exchange))
+    assert pace.seconds >= 0.02
 
 
 @pytest.mark.parametrize(
@@ -221,68 +223,51 @@ def test_the_schedule_follows_fresh_examples(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("insertion", "slots"), [("before_augmentation", 8 * 32), ("after_batching", 8)]
-)
-def test_without_further_settings_it_stores_eight_batches_and_repeats_by_batch_size(
-    insertion, slots
-):
-    config = mini(echo__policy="auto", echo__insertion=insertion, echo__max_factor=0)
-    check.check(config)
-    assert accounting.buffer_slots(config, 0) == slots
-    configs = {
-        n: auto("after_augmentation", echo__max_factor=0, batch_size=n) for n in (4, 32, 256)
-    }
-    copies = {n: accounting.max_factor(config) for n, config in configs.items()}
-    assert copies == {4: 2, 32: 8, 256: 64}
-    assert accounting.max_factor(auto(echo__max_factor=3)) == 3
-    augmented = insertion == "before_augmentation"
-    assert Condition.of("auto", {}, config).label.endswith(f"e ≤ {16 if augmented else 8}")
-
-
-@pytest.mark.parametrize(
-    ("module", "fields", "anew"),
+    ("module", "fields", "factor"),
     [
-        (cifar10, {}, True),
-        (cifar10, {"augmentation.flip": False}, True),
-        (cifar10, {"augmentation.pad": 0, "augmentation.flip": False}, False),
-        (cifar10, {"echo.insertion": "after_augmentation"}, False),
-        (cifar10, {"echo.insertion": "after_batching"}, False),
-        (imagenet, {}, True),
-        (coco, {}, True),
-        (lm1b, {}, False),
-        (common_crawl, {}, False),
+        (cifar10, {"augmentation.flip": False}, 16),
+        (cifar10, {"augmentation.pad": 0, "augmentation.flip": False}, 8),
+        (cifar10, {"echo.insertion": "after_augmentation"}, 8),
+        (cifar10, {"echo.insertion": "after_batching"}, 8),
+        (cifar10, {"echo.max_factor": 3}, 3),
+        (cifar10, {"batch_size": 4, "echo.insertion": "after_augmentation"}, 2),
+        (imagenet, {}, 16),
+        (coco, {}, 16),
+        (lm1b, {}, 8),
     ],
 )
-def test_the_default_allows_twice_the_copies_if_each_is_augmented_anew(module, fields, anew):
+def test_by_default_it_stores_eight_batches_and_repeats_more_if_copies_differ(
+    module, fields, factor
+):
     """In a run, and in a condition of a study, which may set the fields that decide it."""
     config = module.get_config("mini")
     config.batch_size = 32
     fields = {"echo.policy": "auto", "echo.insertion": "before_augmentation"} | fields
-    assert Condition.of("auto", fields, config).factor == (16 if anew else 8)
+    if "batch_size" not in fields:
+        assert Condition.of("auto", fields, config).factor == factor
     config.update_from_flattened_dict(fields)
-    assert accounting.max_factor(config) == (16 if anew else 8)
+    assert accounting.max_factor(config) == factor
+    whole = config.echo.insertion == "after_batching"
+    assert accounting.buffer_slots(config, 0) == 8 * (1 if whole else config.batch_size)
 
 
-@pytest.mark.parametrize("second", [[16, 16], 32, [33], [-5], [10**24], [1.7], [True], ["32"]])
+BAD_LINES = [[16, 16], 32, [33], [-5], [10**24], [1.7], [True], ["32"]]
+
+
+@pytest.mark.parametrize("second", [*BAD_LINES, "repeated", "another version", "part of a batch"])
 def test_decisions_that_such_a_run_cannot_take_are_wrong_input(second, tmp_path):
-    replay = decisions_file(tmp_path / "decisions", [[32], second])
+    path, config = tmp_path / "decisions", auto(buffer=16)  # may be smaller than a batch here
+    config.echo.replay = decisions_file(path, [[32], second if second in BAD_LINES else [17]])
+    version = 4 if second == "another version" else records.SCHEMA_VERSION
+    if second not in BAD_LINES:
+        make_experiment(config)
+        records.write_json(tmp_path / records.CONFIG, {"schema_version": version})
+    if second == "repeated":
+        path.write_text(path.read_text() * 2)
+    if second == "part of a batch":
+        config.echo.insertion = "after_batching"
     with pytest.raises(cli.InputError, match="replay"):
-        make_experiment(auto(echo__replay=replay))
-
-
-def test_decisions_of_other_steps_runs_or_parts_of_batches_are_wrong_input(tmp_path):
-    replay = decisions_file(tmp_path / "decisions", [[32], [17]])
-    make_experiment(auto(buffer=16, echo__replay=replay))  # may be smaller than a batch
-    path = tmp_path / "steps"
-    path.write_text('{"step": 1, "fresh": [32]}\n{"step": 1, "fresh": [32]}\n')
-    for config in (auto("after_batching", 4, echo__replay=replay), auto(echo__replay=str(path))):
-        with pytest.raises(cli.InputError, match="replay"):
-            make_experiment(config)
-    records.write_json(tmp_path / records.CONFIG, {"schema_version": records.SCHEMA_VERSION})
-    make_experiment(auto(echo__replay=replay))
-    records.write_json(tmp_path / records.CONFIG, {"schema_version": 4})
-    with pytest.raises(cli.InputError, match="version 4"):
-        make_experiment(auto(echo__replay=replay))
+        make_experiment(config)
 
 
 # ---- the pace of the loop
@@ -369,34 +354,22 @@ def test_the_device_does_not_wait_after_a_short_step(monkeypatch, short):
     assert min(waited) > short - 1.5 * 0.001 - 0.0011
 
 
-def test_it_does_not_wait_for_a_device_that_is_idle(monkeypatch):
+def test_what_passes_outside_of_steps_is_neither_waited_for_nor_counted(monkeypatch):
     loop = Loop(monkeypatch, 0.001)
     assert loop.step() == 0.0
-    for _ in range(5):
+    for _ in range(5):  # each step has ended before the next batch is there
         loop.step()
+        loop.now += 0.100
+        assert loop.pace.busy(0.100) <= 0.011
     loop.now += 1.0  # an evaluation
     assert loop.step() == 0.0
-
-
-def test_waiting_for_input_does_not_count_as_step_time(monkeypatch):
-    loop = Loop(monkeypatch, 0.001)
-    for _ in range(5):
-        loop.step()
     for _ in range(40):
         loop.step(stall=0.030)
     loop.now += 0.050
     assert loop.pace.busy(0.050) == pytest.approx(0.010, abs=0.002)
 
 
-def test_a_step_whose_end_no_one_saw_does_not_count_as_busy(monkeypatch):
-    loop = Loop(monkeypatch, 0.001)
-    for _ in range(5):  # each step has ended before the next batch is there
-        loop.step()
-        loop.now += 0.100
-        assert loop.pace.busy(0.100) <= 0.011
-
-
-def test_a_host_that_mostly_needs_longer_is_given_that_time(monkeypatch):
+def test_the_hosts_usual_time_is_allowed_for_and_a_rare_wait_for_upstream_is_not(monkeypatch):
     loop, leads = Loop(monkeypatch, 0.001), [0.001, 0.002, 0.002] * 20
     for loop.lead in leads:  # until it knows
         loop.step()
@@ -404,9 +377,6 @@ def test_a_host_that_mostly_needs_longer_is_given_that_time(monkeypatch):
     for loop.lead in leads:
         loop.step()
     assert loop.idle < len(leads) * 0.0002
-
-
-def test_waiting_for_upstream_now_and_then_is_not_taken_for_the_hosts_time(monkeypatch):
     loop = Loop(monkeypatch, 0.001)
     for number in range(60):
         loop.lead = 0.001 if number % 3 else 0.009
@@ -479,15 +449,6 @@ def test_what_takes_longer_than_a_step_by_itself_is_not_all_given_up():
     assert seconds < 0.115 / 2.5
 
 
-@pytest.mark.parametrize("slow", [{0}, {1, 2}, {5, 25}])
-def test_a_few_slow_batches_change_nothing(slow):
-    limit = FreshLimit()
-    for number in range(100):
-        seconds = 0.5 if number in slow else 0.002
-        limit.took(100, seconds, seconds > 0.010, 0.010)
-        assert limit.most == math.inf
-
-
 @pytest.mark.parametrize("number", [2, 3, 5, 8])
 def test_small_numbers_are_found_too(number):
     host = Host(fixed=0.001, per_example=0.0085 / (number + 0.2))
@@ -495,20 +456,15 @@ def test_small_numbers_are_found_too(number):
     assert host.took(200)[0] == pytest.approx(number, rel=0.1)
 
 
-def test_single_late_blocks_change_nothing():
+def test_single_late_batches_and_blocks_change_nothing():
     host = Host(fixed=0.009, per_example=0.000005)
-    for _ in range(20):
+    for number in range(40):
         host.took(20)
-        for _ in range(10):
-            host.limit.took(int(min(100, host.limit.most)), 0.020, True)
+        for _ in range(10 if number % 2 else 4):
+            host.limit.took(100, 0.020, True)
+        if number % 2 == 0:
+            host.took(6)
         assert host.limit.most == math.inf
-
-
-def test_repeated_decisions_are_no_attempts():
-    hand_over = AtMost(4)
-    batches = limited(auto(), hand_over, earlier={0: [32], 1: [5], 2: [6]})
-    assert [next(batches).decisions for _ in range(4)] == [(32,), (5,), (6,), (32,)]
-    assert hand_over.fresh == [32]
 
 
 def test_a_batch_in_time_is_not_limited_further():
@@ -518,6 +474,13 @@ def test_a_batch_in_time_is_not_limited_further():
     for _ in range(50):
         host.limit.took(int(before), 0.0099, False, 0.010)
         assert host.limit.most == before
+
+
+def test_repeated_decisions_are_no_attempts():
+    pace = AtMost(4)
+    batches = limited(auto(), pace, earlier={0: [32], 1: [5], 2: [6]})
+    assert [next(batches).decisions for _ in range(4)] == [(32,), (5,), (6,), (32,)]
+    assert pace.fresh == [32]
 
 
 @pytest.mark.parametrize("placement", ["host", "device"])
@@ -554,7 +517,7 @@ class Sending(Loop):
 
     def send(self, least=0):
         """A step with what is ready, at least `least`; returns its number of fresh examples."""
-        most = int(max(least, min(100, self.pace.most_fresh())))
+        most = int(max(least, min(100, self.pace.decided(0))))
         while self.come() < most and (seconds := self.pace()) > 0:
             self.wait(seconds)
         while self.come() < least:
@@ -562,7 +525,8 @@ class Sending(Loop):
         fresh = min(most, self.come())
         self.ready -= fresh
         self.now += self.exchange_seconds
-        self.pace.decided(fresh, self.exchange_seconds)
+        self.pace.waited(self.exchange_seconds)
+        self.pace.decided(fresh)
         self.lead = 0.001 + self.per_example * fresh
         self.dispatch()
         return fresh
@@ -586,24 +550,21 @@ def test_the_device_does_not_wait_for_fresh_examples_that_take_longer_than_one_s
     assert idle < 0.0002
 
 
-def test_waiting_for_fresh_examples_does_not_count_as_handing_them_over(monkeypatch):
+def test_neither_waiting_for_fresh_examples_nor_for_processes_counts_as_handing_over(monkeypatch):
     loop = Sending(monkeypatch, per_example=0.00001, every=0.010)
     loop.run(200, least=8)  # each waits for about 80 ms
-    assert loop.pace.most_fresh() == math.inf
+    assert loop.pace.decided(0) == math.inf
     loop.every = 0.0001
     loop.run(5)
     assert loop.run(20)[0] > 90
-
-
-def test_waiting_for_other_processes_does_not_count_as_handing_over(monkeypatch):
     loop = Sending(monkeypatch, per_example=0.00005, every=0.0001)
     loop.exchange_seconds = 0.015
     loop.run(300)
-    assert loop.pace.most_fresh() == math.inf
+    assert loop.pace.decided(0) == math.inf
 
 
 def test_nothing_is_limited_while_the_input_is_slow(monkeypatch):
     loop = Sending(monkeypatch, per_example=0.0001, every=0.002)
     fresh, _ = loop.run(300)
     assert fresh == pytest.approx(5, abs=0.2)
-    assert loop.pace.most_fresh() == math.inf
+    assert loop.pace.decided(0) == math.inf

@@ -26,5 +26,5 @@ def test_steps_lower_for_cuda(name, monkeypatch):
         two = tuple(min(number, 2) for number in blocks)
         monkeypatch.setitem(resnet.STAGES, depth, (block, two))
     task, arguments = tpu.step(case, sharding.make_mesh(1, 1))
-    exported = jax.export.export(steps.Program(task)._train, platforms=["cuda"])(*arguments)
+    exported = jax.export.export(steps.Program(task).train, platforms=["cuda"])(*arguments)
     assert exported.platforms == ("cuda",)

@@ -16,7 +16,8 @@ from runs import records
 from tests.helpers.runs import SMALL_TEXT, shrunk
 from tests.helpers.tfds_data import write_text
 from training import optimizer
-from training.experiment import batches_of_test_split, make_experiment
+from training.evaluate import open_test_split
+from training.experiment import held_out_batches, make_experiment
 from workloads.language import LanguageModel, positions_at_once, total_cross_entropy
 
 SIZES = {"vocabulary_size": 40, "layers": 1, "dim": 16, "heads": 2, "mlp_dim": 24}
@@ -254,7 +255,9 @@ def test_a_test_split_of_text_is_cut_by_the_vocabulary_of_the_training_split(mod
     fields = {"name": "tiny", "data_dir": str(tmp_path), "vocabulary_size": 33}
     fields |= {"validation_split": "validation", "test_split": "test", "train_split": "train"}
     prepared = make_experiment(small(module, **{f"dataset.{k}": v for k, v in fields.items()}))
-    shown = [data["tokens"][mask == 1] for data, mask in batches_of_test_split(prepared)]
+    held_out = open_test_split(prepared.config)
+    batches = held_out_batches(prepared.config, held_out, prepared.program)
+    shown = [data["tokens"][mask == 1] for data, mask in batches]
     train_source, _, _ = open_data(prepared.config)
     windows = len(train_source) // 40  # of each text: they are equally long, or nearly so
     first = train_source.__getitems__(range(5 * windows, 5 * windows + windows))
