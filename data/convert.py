@@ -44,7 +44,7 @@ def convert(settings: Settings, target: pathlib.Path) -> dict[str, int]:
         raise cli.InputError(f"{target / '1.0.0'} exists; give another name")
     opened = paths.open_all("", settings)
     sources = {
-        split: FileSource(split, [(rows(), range(len(rows())))])
+        split: FileSource(split, [rows()])
         for split, rows in opened.splits.items()
         if split not in (paths.KEPT, paths.HELD_OUT)
     }

@@ -8,14 +8,16 @@ the data.
 
 import dataclasses
 import functools
+import glob
 import importlib
 import io
 import json
-import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from data.path_data import (
@@ -23,12 +25,13 @@ from data.path_data import (
     PathData,
     Settings,
     by_split,
+    check_classes,
     image_properties,
     main_split,
     shuffled_order,
 )
-from data.sources import DatasetInfo, Records, SourceError, reason
-from data.storage import Tree, is_url
+from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
+from data.storage import Tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +40,19 @@ class _Table:
 
     Attributes:
         shown: its name in messages.
-        rows: a datasets.Dataset.
+        rows: a datasets.Dataset that gives Arrow's tables.
         columns: the name of the column of each field.
+        classes: the names of the classes, if they have names.
     """
 
     shown: str
     rows: Any
     columns: dict[str, str]
+    classes: tuple[str, ...] | None
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         records = []
-        for row in self.rows.__getitems__(list(rows)):
+        for row in self.rows[list(rows)].to_pylist():
             record = {field: row[name] for field, name in self.columns.items()}
             if isinstance(record.get("image"), dict):
                 record["image"] = record["image"]["bytes"]
@@ -61,43 +66,46 @@ class _Table:
         order = range(number) if "text" in self.columns else shuffled_order(number)
         return Records(order, self.read, lambda row: f"{self.shown}, row {row}")
 
+    def labels(self) -> set[int]:
+        """The labels that occur; a test split may have none, as null or -1."""
+        (field,) = {"label", "objects"} & set(self.columns)
+        values = self.rows[:][self.columns[field]].to_pylist()
+        if field == "objects":
+            values = [label for value in values for label in _lists(value)["category"]]
+        return {label for label in values if label not in (None, -1)}
+
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
     """A data set that `datasets` has written.
 
     Raises:
         SourceError: `datasets` is not installed or cannot read the files, or their columns do not
-            fit a workload.
+            fit a workload. Opening a split raises it for classes that `train` lacks.
         RecordError: one of the first images cannot be read.
     """
     files = _files(tree)
+    digests = {split: tree.fingerprint(names) for split, names in files.items()}
     tables = {
-        split: functools.cache(functools.partial(_table, tree, names, settings))
+        split: functools.cache(functools.partial(_table, tree, names, digests[split], settings))
         for split, names in files.items()
     }
-    splits = {split: lambda table=table: table().records() for split, table in tables.items()}
     main = tables[main_split(tables)]()
-    used = [name for names in files.values() for name in names]
-    info = DatasetInfo(settings.name, "datasets", tree.fingerprint(used))
+    info = DatasetInfo(settings.name, "datasets", fingerprint(json.dumps(digests).encode()))
     if "image" not in main.columns:
-        return PathData(splits, info)
-    has_boxes = "objects" in main.columns
-    labeled = "objects" if has_boxes else "label"
-    classes = _class_names(main.rows.features[main.columns[labeled]])
-    number = len(classes or ()) or 1 + max(_last_label(rows, labeled) for rows in tables.values())
+        return PathData({s: lambda t=table: t().records() for s, table in tables.items()}, info)
+    labels = set(range(len(main.classes))) if main.classes else main.labels()
+
+    def records(split: str) -> Records:
+        table = tables[split]()
+        _check_same_classes(table.shown, table.classes, main.classes)
+        check_classes(table.shown, labels, table.labels())
+        return table.records()
+
+    splits = {split: functools.cache(functools.partial(records, split)) for split in tables}
     properties = image_properties(main.records())
+    number, has_boxes = max(labels, default=-1) + 1, "objects" in main.columns
     info = dataclasses.replace(info, num_classes=number, has_boxes=has_boxes, **properties)
-    return PathData(splits, info, classes)
-
-
-def _library() -> Any:
-    """The module `datasets`; raises SourceError if it is not installed."""
-    try:
-        return importlib.import_module("datasets")
-    except ImportError as error:
-        raise SourceError(
-            "hf:PATH is read with a package that is not installed; pip install datasets"
-        ) from error
+    return PathData(splits, info, main.classes)
 
 
 def _files(tree: Tree) -> dict[str, list[str]]:
@@ -112,50 +120,79 @@ def _files(tree: Tree) -> dict[str, list[str]]:
     raise SourceError(f"{tree.root} has no Parquet files, nor what dataset.save_to_disk writes")
 
 
-def _table(tree: Tree, names: list[str], settings: Settings) -> _Table:
-    datasets = _library()
-    paths = [tree.local(name, settings.cache_dir) for name in names]
+def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Table:
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        raise SourceError(
+            "hf:PATH is read with a package that is not installed; pip install datasets"
+        ) from error
+    shown = tree.path(names[0]) if len(names) == 1 else f"{tree.path(names[0])} and following"
+    paths, saved = [tree.local(name) for name in names], None
     try:
         if names[0].endswith(".parquet"):
-            beside = tree.copies(settings.cache_dir) if is_url(tree.root) else tree.root
-            cache = settings.cache_dir or pathlib.Path(beside, ".cache")
-            rows = datasets.Dataset.from_parquet(list(map(str, paths)), cache_dir=str(cache))
+            schemas = [pq.read_schema(path) for path in paths]
         else:
-            rows = datasets.load_from_disk(str(paths[0].parent))
+            saved = datasets.load_from_disk(str(paths[0].parent))
+            schemas = [saved.features.arrow_schema]
+        described = [_described(schema) for schema in schemas]
+        columns = _columns(shown, schemas, described, settings)
+        chosen = list(columns.values())
+        if saved is not None:
+            state = json.loads((paths[0].parent / "state.json").read_bytes())
+            if any(state.get(key) for key in state if "indices" in key):
+                raise ValueError("rows of it were selected; save dataset.flatten_indices()")
+            rows = saved.select_columns(chosen)
+        else:
+            rows = datasets.Dataset.from_parquet(
+                [glob.escape(str(path)) for path in paths],
+                cache_dir=str(tree.cache() / digest),
+                columns=chosen,
+                features=datasets.Features.from_arrow_schema(_common(schemas, chosen)),
+            )
+    except SourceError:
+        raise
     except Exception as error:  # pyarrow and datasets raise many types
-        raise SourceError(f"{tree.path(names[0])} cannot be read: {reason(error)}") from error
-    shown = tree.path(names[0]) if len(names) == 1 else f"{tree.path(names[0])} and following"
-    columns = _columns(shown, rows.features, settings)
-    rows = rows.select_columns(list(columns.values()))
-    for name, feature in rows.features.items():  # the workload decodes images
-        if isinstance(feature, datasets.Image):
-            rows = rows.cast_column(name, datasets.Image(decode=False))
-    return _Table(shown, rows, columns)
+        raise SourceError(f"{shown} cannot be read: {reason(error)}") from error
+    labeled = columns.get("objects", columns.get("label"))
+    named = [_class_names(features.get(labeled)) for features in described]
+    for name, classes in zip(names, named, strict=False):
+        _check_same_classes(tree.path(name), classes, named[0])
+    return _Table(shown, rows.with_format("arrow"), columns, named[0])
 
 
-def _columns(shown: str, features: Any, settings: Settings) -> dict[str, str]:
+def _described(schema: pa.Schema) -> dict[str, Any]:
+    """What `datasets` says of each column, as in its Features.to_dict()."""
+    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    return (described.get("info") or {}).get("features") or {}
+
+
+def _columns(
+    shown: str, schemas: list[pa.Schema], described: list[dict[str, Any]], settings: Settings
+) -> dict[str, str]:
     """The column of each field: the one given, of its name, or the only one of its type."""
-    datasets = _library()
-    columns = {field: field for field in FIELDS if field in features}
-    for field, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
-        typed = [name for name, feature in features.items() if isinstance(feature, kind)]
+    types = {field.name: field.type for schema in reversed(schemas) for field in schema}
+    features = {name: feature for each in reversed(described) for name, feature in each.items()}
+    columns = {field: field for field in FIELDS if field in types}
+    for field, kind in (("image", "Image"), ("label", "ClassLabel")):
+        typed = [name for name in types if features.get(name, {}).get("_type") == kind]
         if len(typed) == 1:
             columns.setdefault(field, typed[0])
     columns |= settings.columns
     if "label" in settings.columns and "objects" not in settings.columns:
         columns.pop("objects", None)  # else their classes would be counted
-    if not {"bbox", "category"} <= _fields(features.get(columns.get("objects"))):
+    if not any(_holds_boxes(schema, columns.get("objects")) for schema in schemas):
         columns.pop("objects", None)
     allowed = ({"image", "objects"}, {"image", "label"}, {"text"})
     chosen = next((fields for fields in allowed if fields <= set(columns)), set())
-    if not chosen or not set(columns.values()) <= set(features):
+    if not chosen or not set(columns.values()) <= set(types):
         raise SourceError(
-            f"{shown} has the columns {', '.join(features)}, of which {settings.name!r} names no "
+            f"{shown} has the columns {', '.join(types)}, of which {settings.name!r} names no "
             "image with a label or objects, and no text; name them, as in "
             f"'hf:{settings.path}?image=NAME&label=NAME' or 'hf:{settings.path}?text=NAME'"
         )
-    kind = str(getattr(features.get(columns.get("label")), "dtype", ""))
-    if "label" in chosen and not kind.startswith(("int", "uint", "bool")):
+    kind = types.get(columns.get("label", ""))
+    if "label" in chosen and not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise SourceError(
             f"column {columns['label']!r} of {shown} holds no whole numbers, the classes from 0, "
             "which `dataset.class_encode_column` makes of text"
@@ -163,30 +200,40 @@ def _columns(shown: str, features: Any, settings: Settings) -> dict[str, str]:
     return {field: name for field, name in columns.items() if field in chosen}
 
 
-def _fields(feature: Any) -> set[str]:
-    """The fields of each object, by the feature of a list of them."""
-    inner = getattr(feature, "feature", feature)
-    return set(inner) if isinstance(inner, dict) else set()
+def _holds_boxes(schema: pa.Schema, column: str | None) -> bool:
+    """Whether a column has a list of structs with COCO's fields, or a struct of lists."""
+    kind = schema.field(column).type if column in schema.names else pa.null()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return pa.types.is_struct(kind) and {"bbox", "category"} <= {field.name for field in kind}
+
+
+def _common(schemas: list[pa.Schema], columns: list[str]) -> pa.Schema:
+    """The types of columns that all files fit: the widest, or the only one that is not null."""
+    chosen = [
+        pa.schema([schema.field(name).remove_metadata() for name in columns]) for schema in schemas
+    ]
+    return pa.unify_schemas(chosen, promote_options="permissive")
 
 
 def _class_names(feature: Any) -> tuple[str, ...] | None:
-    """The names of the classes in a feature, or within it."""
-    if names := getattr(feature, "names", None):
-        return tuple(names)
-    inner = feature.values() if isinstance(feature, dict) else [getattr(feature, "feature", None)]
-    return next(filter(None, map(_class_names, filter(None, inner))), None)
+    """The names of the classes in what `datasets` says of a column, or of a part of it."""
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+        return tuple(feature["names"])
+    parts = feature.values() if isinstance(feature, dict) else feature
+    found = map(_class_names, parts if isinstance(feature, dict | list) else ())
+    return next(filter(None, found), None)
 
 
-def _last_label(table: Callable[[], _Table], field: str) -> int:
-    """The largest label of a split in its column `field`, label or objects; -1 without labels."""
-    try:
-        opened = table()
-    except SourceError:  # such as a test split that has no labels
-        return -1
-    values = opened.rows[opened.columns[field]]
-    if field == "objects":
-        values = [label for value in values for label in _lists(value)["category"]]
-    return max((value for value in values if value is not None), default=-1)
+def _check_same_classes(
+    shown: str, classes: tuple[str, ...] | None, wanted: tuple[str, ...] | None
+) -> None:
+    """Raises SourceError if both have names that differ, or that are in another order."""
+    if classes and wanted and classes != wanted:
+        raise SourceError(
+            f"{shown} numbers the classes {', '.join(classes[:9])}, and other files of the data "
+            f"set {', '.join(wanted[:9])}; write it anew with their Features"
+        )
 
 
 def _lists(objects: Any) -> dict[str, list[Any]]:
@@ -194,13 +241,15 @@ def _lists(objects: Any) -> dict[str, list[Any]]:
     names = ("bbox", "category", "area", "is_crowd")
     if not isinstance(objects, dict):
         return {name: [item.get(name) for item in objects or ()] for name in names}
-    return {name: objects.get(name) or [None] * len(objects["bbox"]) for name in names}
+    return {name: objects.get(name) or [None] * len(objects["bbox"] or ()) for name in names}
 
 
 def _objects(given: Any, image: bytes) -> dict[str, np.ndarray]:
     """The objects in an image with the features of TFDS's `coco/2017`, from COCO's own: boxes
     (x, y, width, height) in pixels. An unknown area is NaN."""
     lists = _lists(given)
+    if None in lists["category"] or any(None in (box or [None]) for box in lists["bbox"]):
+        raise ValueError("one of its objects has null for its bbox or category")
     with Image.open(io.BytesIO(image)) as opened:
         width, height = opened.size
     boxes_Mx4 = np.asarray(lists["bbox"], np.float32).reshape(-1, 4)

@@ -5,14 +5,13 @@ also called images or x, and labels or y. A name may carry a split: train_images
 """
 
 import functools
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, shuffled_order, split_named
-from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
+from data.path_data import PathData, Settings, check_classes, shuffled_order, split_named
+from data.sources import DatasetInfo, Records, SourceError, reason
 from data.storage import Tree
 
 _WORDS = {"image": ("image", "images", "x"), "label": ("label", "labels", "y")}
@@ -27,35 +26,31 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     if not tree.is_file:
         raise SourceError(f"{tree.root} is a directory; give an .npz file in it")
     (name,) = tree.names
-    shown, path = tree.path(name), tree.local(name, settings.cache_dir)
+    shown, path = tree.path(name), tree.local(name)
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = [f"{file.filename} {file.CRC} {file.file_size}" for file in archive.filelist]
         arrays = np.load(path)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        names = _names(arrays.files, settings.columns)
+    except Exception as error:  # damaged archives raise many types
         raise SourceError(f"{shown} cannot be read: {reason(error)}; give an .npz file") from error
-    names = _names(arrays.files, settings.columns)
     if "train" not in names:
         raise SourceError(
             f"{shown} has no arrays image and label (or images, x; labels, y; or train_images, "
             f"y_train), but {', '.join(arrays.files)}; name two, as in config.dataset.name="
             f"'npz:{settings.path}?image=NAME&label=NAME'"
         )
-    labels = {split: _labels(shown, arrays, pair["label"]) for split, pair in names.items()}
-    rows = functools.partial(_rows, shown, arrays)
+    classes = np.unique(_labels(shown, arrays, names["train"]["label"]))
     splits = {
-        split: functools.cache(functools.partial(rows, names[split]["image"], given))
-        for split, given in labels.items()
+        split: functools.cache(functools.partial(_rows, shown, arrays, pair, classes))
+        for split, pair in names.items()
     }
     (first,) = splits["train"]().read([0])
-    shape = first["image"].shape
     info = DatasetInfo(
         name=settings.name,
         version="npz",
-        fingerprint=fingerprint(*map(str.encode, members)),
-        num_classes=max(int(labels_N.max()) for labels_N in labels.values()) + 1,
-        image_shape=shape,
-        channels=shape[-1],
+        fingerprint=tree.fingerprint(tree.names),
+        num_classes=int(classes[-1]) + 1,
+        image_shape=first["image"].shape,
+        channels=first["image"].shape[-1],
     )
     return PathData(splits, info)
 
@@ -79,16 +74,20 @@ def _labels(shown: str, arrays: Any, name: str) -> np.ndarray:
     return labels.reshape(-1)
 
 
-def _rows(shown: str, arrays: Any, name: str, labels_N: np.ndarray) -> Records:
-    images = _load(shown, arrays, name)
-    usable = images.dtype == np.uint8 and images.ndim in (3, 4) and images.size
-    if not usable or len(images) != len(labels_N):
-        n = len(labels_N)
-        raise _unusable(shown, name, images, f"uint8 [{n}, H, W] or [{n}, H, W, C]")
+def _rows(shown: str, arrays: Any, pair: dict[str, str], classes_M: np.ndarray) -> Records:
+    labels_N = _labels(shown, arrays, pair["label"])
+    check_classes(f"{pair['label']} of {shown}", classes_M.tolist(), labels_N.tolist())
+    images = _load(shown, arrays, pair["image"])
+    n, usable = len(labels_N), images.dtype == np.uint8 and images.ndim in (3, 4) and images.size
+    if not usable or len(images) != n or images.shape[3:] not in ((), (1,), (3,)):
+        allowed = f"uint8 [{n}, H, W], [{n}, H, W, 1], or [{n}, H, W, 3]"
+        if images.ndim == 4 and images.shape[1] in (1, 3):
+            allowed += "; its channels come first: numpy.moveaxis(images, 1, -1) puts them last"
+        raise _unusable(shown, pair["image"], images, allowed)
     images_NxHxWxC = images.reshape(*images.shape[:3], -1)
     images_NxHxWxC.setflags(write=False)  # records are views
     return Records(
-        order=shuffled_order(len(images)),
+        order=shuffled_order(n),
         read=lambda rows: [
             {"image": images_NxHxWxC[row], "label": int(labels_N[row])} for row in rows
         ],

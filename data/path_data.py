@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import re
+import unicodedata
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from data.sources import DatasetInfo, FileSource, RecordError, Records, reason
+from data.sources import DatasetInfo, FileSource, RecordError, Records, SourceError, reason
 
 # Images whose headers are read to find out whether all have one size.
 _SAMPLE = 64
@@ -105,6 +106,26 @@ def by_split(names: Sequence[str]) -> dict[str, list[str]]:
     return splits
 
 
+def check_classes(shown: str, classes: Collection[Any], found: Collection[Any]) -> None:
+    """Raises SourceError if the split `shown` has classes that are not those of `train`."""
+    if not (others := sorted(set(found).difference(classes))):
+        return
+    alike = {_spelling(name): name for name in classes}
+    hints = [
+        f" ({n!r} is {alike[_spelling(n)]!r} in train)" for n in others if _spelling(n) in alike
+    ]
+    listed = ", ".join(map(repr, others[:5])) + ", ..." * (len(others) > 5)
+    raise SourceError(
+        f"{shown} has classes that train lacks: {listed}{''.join(hints[:1])}; give it the classes "
+        "of train"
+    )
+
+
+def _spelling(name: Any) -> str:
+    """A class's name without what is easily mistaken: case, blanks, the form of Unicode."""
+    return re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", str(name)).casefold())
+
+
 def shuffled_order(n: int) -> list[int]:
     """A fixed random order of n records. Files are often sorted by class, so that `train[90%:]`
     would hold the last classes only."""
@@ -119,7 +140,7 @@ def image_properties(records: Records) -> dict[str, Any]:
     Raises:
         RecordError: one of them is not an image.
     """
-    source = FileSource("train", [(records, range(min(_SAMPLE, len(records))))])
+    source = FileSource("train", [records.at(range(_SAMPLE))])
     sizes, gray = set(), True
     for index, record in enumerate(source.__getitems__(range(len(source)))):
         try:

@@ -48,20 +48,20 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
     import tensorflow_datasets as tfds
 
     opened = open_all(data_dir, settings)
-    parts = {part.partition("[")[0].strip() for part in split.split("+")}
-    records = {name: rows() for name, rows in opened.splits.items() if name in parts}
-    infos = {
+    named = {part.partition("[")[0].strip() for part in split.split("+")}
+    records = {name: rows() for name, rows in opened.splits.items() if name in named}
+    lengths = {
         name: tfds.core.SplitInfo(
             name=name, shard_lengths=[len(rows)], num_bytes=0, filename_template=None
         )
         for name, rows in records.items()
     }
     try:
-        slices = Slice.of(split, infos)
+        slices = Slice.of(split, lengths)
     except Exception:  # TFDS raises many types
         slices = []
     if any(part.rows for part in slices):
-        parts = [(records[part.split], part.rows) for part in slices]
+        parts = [records[part.split].at(part.rows) for part in slices]
         return FileSource(split, parts, slices), opened.info
     allowed = ", ".join(f"{name} ({len(rows())} records)" for name, rows in opened.splits.items())
     raise SourceError(
@@ -80,27 +80,8 @@ def open_all(data_dir: str, settings: Settings) -> PathData:
             f"config.dataset.name is {settings.name!r}; allowed: {settings.kind}:PATH, or "
             f"{settings.kind}:PATH?FIELD=COLUMN&... with the fields {', '.join(fields) or '(none)'}"
         )
-    tree = storage.tree(location(settings, data_dir))
-    return _with_held_out(open_tree(tree, settings))
-
-
-def location(settings: Settings, data_dir: str) -> str:
-    """The path or URL in a data set's name."""
-    if storage.is_url(settings.path):
-        return settings.path
-    if storage.is_url(data_dir):
-        return f"{data_dir.rstrip('/')}/{settings.path}"
-    return os.path.join(os.path.expanduser(data_dir), os.path.expanduser(settings.path))
-
-
-def directory(name: str, data_dir: str) -> str:
-    """The directory of a data set; that of a file is the one that it is in."""
-    path = location(Settings(name), data_dir)
-    return path if os.path.isdir(path) or storage.is_url(path) else os.path.dirname(path) or "."
-
-
-def _with_held_out(opened: PathData) -> PathData:
-    """The data set with the splits `kept` and `held_out`, unless it has one for validation."""
+    path = location(settings.path, data_dir)
+    opened = open_tree(storage.tree(path, settings.cache_dir), settings)
     if "validation" in opened.splits:
         return opened
 
@@ -112,6 +93,21 @@ def _with_held_out(opened: PathData) -> PathData:
 
     more = {KEPT: lambda: part(False), HELD_OUT: lambda: part(True)}
     return dataclasses.replace(opened, splits={**opened.splits, **more})
+
+
+def location(path: str, data_dir: str) -> str:
+    """The path or URL of data whose name gives `path`."""
+    if storage.is_url(path):
+        return path
+    if storage.is_url(data_dir):
+        return f"{data_dir.rstrip('/')}/{path}"
+    return os.path.join(os.path.expanduser(data_dir), os.path.expanduser(path))
+
+
+def directory(name: str, data_dir: str) -> str:
+    """The directory of a data set; that of a file is the one that it is in."""
+    path = location(Settings(name).path, data_dir)
+    return path if os.path.isdir(path) or storage.is_url(path) else os.path.dirname(path) or "."
 
 
 def _is_held_out(key: bytes) -> bool:

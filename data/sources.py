@@ -62,6 +62,21 @@ class Source(abc.ABC):
         return f"record {index}"
 
 
+class ArraySource(Source):
+    """Records whose fields are rows of arrays in memory."""
+
+    def __init__(self, **columns: np.ndarray):
+        self._columns = columns
+        for column in columns.values():
+            column.setflags(write=False)  # records are views
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        return [{name: column[i] for name, column in self._columns.items()} for i in indices]
+
+
 @dataclasses.dataclass(frozen=True)
 class Slice:
     """Rows of a split of a data set."""
@@ -87,21 +102,6 @@ class Slice:
         return self.split == other.split and start < min(self.rows.stop, other.rows.stop)
 
 
-class ArraySource(Source):
-    """Records whose fields are rows of arrays in memory."""
-
-    def __init__(self, **columns: np.ndarray):
-        self._columns = columns
-        for column in columns.values():
-            column.setflags(write=False)  # records are views
-
-    def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        return [{name: column[i] for name, column in self._columns.items()} for i in indices]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Records:
     """Records in files; safe to read from several threads. See `FileSource`.
@@ -121,6 +121,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.order)
 
+    def at(self, places: range) -> "Records":
+        """The records at some places."""
+        return dataclasses.replace(self, order=self.order[places.start : places.stop])
+
 
 def locate(ends: Sequence[int], number: int) -> tuple[int, int]:
     """The part that holds a number, and its place there; `ends` are the parts' running totals."""
@@ -133,15 +137,13 @@ class FileSource(Source):
 
     Args:
         split: the split as requested, for messages.
-        parts: the rows of some records that make up the split, in order.
+        parts: the records that make up the split, in order.
         slices: the same as rows of the data set's splits.
     """
 
-    def __init__(
-        self, split: str, parts: Sequence[tuple[Records, range]], slices: Sequence[Slice] = ()
-    ):
+    def __init__(self, split: str, parts: Sequence[Records], slices: Sequence[Slice] = ()):
         self._split, self._parts, self.slices = split, parts, slices
-        self._ends = list(itertools.accumulate(len(rows) for _, rows in parts))
+        self._ends = list(itertools.accumulate(map(len, parts)))
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -169,8 +171,7 @@ class FileSource(Source):
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
         part, place = locate(self._ends, index)
-        records, rows = self._parts[part]
-        return records, records.order[rows[place]]
+        return self._parts[part], self._parts[part].order[place]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +179,8 @@ class DatasetInfo:
     """What a model needs to know about a data set, and what identifies it in a run's record.
 
     Attributes:
-        fingerprint: a hash of the data set's description (TFDS), of its bytes (packages), or, for
-            data by path, of the files' names (folder), their names and sizes (files, hf), or the
-            arrays' names, sizes, and checksums (npz). For text, of that and of the vocabulary.
+        fingerprint: a hash of the data set's description (TFDS), or of its content; of a folder of
+            images, of their names and sizes. For text, of that and of the vocabulary.
         num_classes: classes of the images, or of the objects in them if only those have labels.
         image_shape: (height, width, channels), or None if it differs between records.
         channels: channels of the images.

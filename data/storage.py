@@ -4,15 +4,22 @@ fsspec's drivers are packages of their own: s3fs for s3://, gcsfs for gs://.
 """
 
 import dataclasses
+import hashlib
+import json
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fsspec
 
 from data.sources import SourceError, fingerprint, reason
+from runs import cli, records
+
+_THREADS = 16  # that wait for files
+_LFS_POINTER = b"version https://git-lfs"
 
 
 def is_url(path: str) -> bool:
@@ -27,91 +34,164 @@ class Tree:
         root: the directory, as a path or URL without a slash at its end.
         names: of all files, relative to `root`, sorted. Files and directories whose names start
             with a dot are left out.
-        empty: directories without such files or directories; a bucket has none.
-        sizes: bytes of each file in a bucket; not on a file system, where they may take long.
+        cache_dir: where copies of a bucket's files, and what is computed from files, is kept; ''
+            keeps it in .cache in `root`.
+        bucket_sizes: bytes of each file in a bucket.
         is_file: whether a file was given, not a directory.
     """
 
     root: str
     names: list[str]
-    empty: Sequence[str] = ()
-    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    cache_dir: str = ""
+    bucket_sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     is_file: bool = False
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
 
-    def fingerprint(self, names: Sequence[str]) -> str:
-        """A hash of names and sizes. Reading the content would take as long as an epoch."""
-        sizes = self.sizes or {name: os.path.getsize(self.path(name)) for name in names}
-        parts = [f"{name}\0{sizes[name]}\0" for name in sorted(names)]
-        return fingerprint(*(part.encode(errors="surrogateescape") for part in parts))
+    def sizes(self, names: Sequence[str]) -> list[int]:
+        """Bytes of files."""
+        if self.bucket_sizes:
+            return [self.bucket_sizes[name] for name in names]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(lambda name: os.path.getsize(self.path(name)), names))
 
     def read(self, names: Sequence[str]) -> list[bytes]:
         """The content of files; those in a bucket are fetched concurrently."""
-        if not is_url(self.root):
-            return [pathlib.Path(self.root, name).read_bytes() for name in names]
-        system, root = fsspec.core.url_to_fs(self.root)
-        return system.cat_ranges([f"{root}/{name}" for name in names], None, None, on_error="raise")
+        if is_url(self.root):
+            system, root = fsspec.core.url_to_fs(self.root)
+            paths = [f"{root}/{name}" for name in names]
+            contents = system.cat_ranges(paths, None, None, on_error="raise")
+        else:
+            contents = [pathlib.Path(self.root, name).read_bytes() for name in names]
+        for content in contents:
+            _refuse_pointer(content)
+        return contents
 
-    def local(self, name: str, cache_dir: str) -> pathlib.Path:
+    def local(self, name: str) -> pathlib.Path:
         """A file on a file system: itself, or its copy in `cache_dir`, which is made once.
 
         Raises:
-            SourceError: there is no `cache_dir` for a copy, or the file cannot be copied.
+            SourceError: there is no `cache_dir` for a copy, or the file cannot be copied or read.
         """
-        if not is_url(self.root):
-            return pathlib.Path(self.root, name)
-        copy = self.copies(cache_dir) / name
-        options = {"cache_storage": str(copy.parent), "same_names": True}
-        options |= {"check_files": True, "expiry_time": None}
+        path = pathlib.Path(self.cache() if is_url(self.root) else self.root, name)
         try:
-            fsspec.open_local(f"filecache::{self.path(name)}", filecache=options)
+            if is_url(self.root):
+                system, root = fsspec.core.url_to_fs(self.root)  # exact names, not patterns
+                options = {"cache_storage": str(path.parent), "same_names": True}
+                options |= {"check_files": True, "expiry_time": None}
+                copies = fsspec.filesystem("filecache", fs=system, **options)
+                copies.open(f"{root}/{name}").close()
+            with path.open("rb") as file:
+                _refuse_pointer(file.read(len(_LFS_POINTER)))
         except Exception as error:  # drivers raise many types
-            raise SourceError(f"{self.path(name)} cannot be copied: {reason(error)}") from error
-        return copy
+            raise SourceError(f"{self.path(name)} cannot be read: {reason(error)}") from error
+        return path
 
-    def copies(self, cache_dir: str) -> pathlib.Path:
-        """The directory of the copies of a bucket's files; raises SourceError without a
-        `cache_dir`."""
-        if not cache_dir:
+    def cache(self) -> pathlib.Path:
+        """The directory of what is kept of these files; raises SourceError for those in a bucket
+        without a `cache_dir`."""
+        if not is_url(self.root):
+            return (
+                cli.expanded(self.cache_dir)
+                if self.cache_dir
+                else pathlib.Path(self.root, ".cache")
+            )
+        if not self.cache_dir:
             raise SourceError(
                 f"the files of {self.root} are copied before they are read; give a directory for "
                 "the copies as config.dataset.cache_dir"
             )
         hashed = fingerprint(self.root.encode(errors="surrogateescape"))
-        name = f"{self.root.rpartition('/')[2]}-{hashed}"
-        return pathlib.Path(os.path.expanduser(cache_dir), name)
+        return cli.expanded(self.cache_dir) / f"{self.root.rpartition('/')[2]}-{hashed}"
+
+    def fingerprint(self, names: Sequence[str]) -> str:
+        """A hash of the names and the content of files. It is kept until one of them is written."""
+        paths = [self.local(name) for name in names]
+        stats = [path.stat() for path in paths]
+        written = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats]
+
+        def digest(path: pathlib.Path) -> str:
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        def make() -> bytes:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                return json.dumps([names, list(pool.map(digest, paths))]).encode()
+
+        settings = {"files": list(map(str, paths)), "written": written}
+        return fingerprint(cached(self.cache(), "digests.json", settings, make))
 
 
-def tree(path: str) -> Tree:
+def _refuse_pointer(content: bytes) -> None:
+    if content.startswith(_LFS_POINTER):
+        raise ValueError("it is a pointer of Git LFS; fetch the file itself with git lfs pull")
+
+
+def cached(
+    directory: pathlib.Path | None, name: str, settings: dict[str, Any], make: Callable[[], bytes]
+) -> bytes:
+    """What `make` computes, kept in a file of `directory`; None keeps nothing.
+
+    Processes that compute it at the same time compute the same; each file appears whole. Its first
+    line is a checksum.
+
+    Args:
+        name: the file's name; a hash of `settings` is added to it.
+        settings: everything that the content depends on.
+
+    Raises:
+        SourceError: the file is damaged, or the directory is not writable.
+    """
+    if directory is None:
+        return make()
+    hashed = fingerprint(json.dumps(settings, sort_keys=True).encode())
+    file = pathlib.PurePath(name)
+    path = directory / f"{file.stem}-{hashed}{file.suffix}"
+    try:
+        if not path.exists():
+            content = make()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            checksum = hashlib.sha256(content).hexdigest().encode()
+            records.write_bytes(path, checksum + b"\n" + content)
+        checksum, _, content = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        if cli.is_disk_full(error):
+            raise
+        raise SourceError(
+            f"{path} cannot be written or read ({reason(error)}); give another directory for files "
+            "computed from a data set as config.dataset.cache_dir"
+        ) from error
+    if hashlib.sha256(content).hexdigest().encode() != checksum:
+        raise SourceError(f"{path} is damaged; delete it, and it is made again from the data set")
+    return content
+
+
+def tree(path: str, cache_dir: str = "") -> Tree:
     """The files below a directory, or one file.
 
     Raises:
         SourceError: there is none, or it cannot be read.
     """
     path = path.rstrip("/") or path
-    found = _remote_tree(path) if is_url(path) else _local_tree(path)
+    if is_url(path):
+        found = _remote_tree(path, cache_dir)
+    elif os.path.isfile(path):
+        directory, name = os.path.split(path)
+        found = Tree(directory or ".", [name], cache_dir, is_file=True)
+    else:
+        files = []
+        for directory, subdirectories, names in os.walk(path, followlinks=True):
+            subdirectories[:] = [name for name in subdirectories if name[0] != "."]
+            start = os.path.relpath(directory, path).replace(os.sep, "/")
+            files += [os.path.normpath(f"{start}/{name}") for name in names if name[0] != "."]
+        found = Tree(path, sorted(files), cache_dir)
     if not found.names:
         raise SourceError(f"there is no file or directory {path}; correct the path")
     return found
 
 
-def _local_tree(path: str) -> Tree:
-    if os.path.isfile(path):
-        return Tree(os.path.dirname(path) or ".", [os.path.basename(path)], is_file=True)
-    files, empty = [], []
-    for directory, subdirectories, names in os.walk(path, followlinks=True):
-        subdirectories[:] = [name for name in subdirectories if name[0] != "."]
-        start = os.path.relpath(directory, path).replace(os.sep, "/")
-        names = [name for name in names if name[0] != "."]
-        files += [name if start == "." else f"{start}/{name}" for name in names]
-        if not names and not subdirectories:
-            empty.append(start)
-    return Tree(path, sorted(files), sorted(empty))
-
-
-def _remote_tree(url: str) -> Tree:
+def _remote_tree(url: str, cache_dir: str) -> Tree:
     try:
         system, root = fsspec.core.url_to_fs(url)
         infos: dict[str, Any] = system.find(root, detail=True)
@@ -124,4 +204,4 @@ def _remote_tree(url: str) -> Tree:
         url, root = url.rpartition("/")[0], root.rpartition("/")[0]
     sizes = {path.removeprefix(root).lstrip("/"): int(i["size"]) for path, i in infos.items()}
     names = [n for n in sorted(sizes) if "/." not in f"/{n}" and not n.endswith("/")]
-    return Tree(url, names, sizes=sizes, is_file=is_file)
+    return Tree(url, names, cache_dir, sizes, is_file)

@@ -1,6 +1,6 @@
-"""Text files, and JSON Lines: one example per line, or one document per file.
+"""Text files, and JSON Lines: one example per line, or one document per file. All are UTF-8.
 
-    PATH.txt, PATH/*.txt       config.dataset.text=sentences: a record per line that is not empty;
+    PATH.txt, PATH/*.txt       config.dataset.text=sentences: a record per line that is not blank;
                                documents: a record per file
     PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`; also .ndjson, or
                                one .json file
@@ -9,12 +9,15 @@ A directory's files belong to the splits that their folders or names say: test/a
 A single file of another suffix is text, too, unless it is a table or binary.
 """
 
+import array
+import codecs
 import functools
 import itertools
 import json
+import os
 import pathlib
-
-import numpy as np
+import re
+from collections.abc import Sequence
 
 from data.path_data import PathData, Settings, by_split
 from data.sources import DatasetInfo, Records, SourceError, locate
@@ -22,10 +25,8 @@ from data.storage import Tree
 
 _JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".txt", *_JSON_LINES)
+_EXTRA_COMMA = re.compile(rb",\s*[]}]?\s*$")
 _TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".arrow", ".feather")
-
-_SCAN_BYTES = 2**24
-_START_BYTES = 2**20  # in which text has no zero byte
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -48,36 +49,34 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
 
 
 def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
-    """Records {'text': bytes}, one per line that is not empty; of a file of plain text that is a
+    """Records {'text': bytes}, one per line that is not blank; of a file of plain text that is a
     document, the whole."""
     shown = [tree.path(name) for name in names]
-    paths = [tree.local(name, settings.cache_dir) for name in names]
+    paths = [tree.local(name) for name in names]
     whole = [settings.text == "documents" and not _is_json(path) for path in paths]
-    try:
-        for name, path in zip(shown, paths, strict=True):
-            with path.open("rb") as file:
-                if b"\0" in file.read(_START_BYTES):
-                    raise SourceError(f"{name} is binary, or UTF-16; give text in UTF-8")
-        starts = [[0] if w else _line_starts(path) for w, path in zip(whole, paths, strict=True)]
-    except OSError as error:
-        raise SourceError(f"{error.filename} cannot be read ({error.strerror})") from error
+    written = [path.stat().st_mtime_ns for path in paths]
+    starts = [
+        [0] if document else _line_starts(path, name)
+        for document, path, name in zip(whole, paths, shown, strict=True)
+    ]
     ends = list(itertools.accumulate(map(len, starts)))
 
     def found(row: int) -> tuple[int, int]:
         """The file of a record, and the byte where it starts."""
         file, number = locate(ends, row)
-        return file, int(starts[file][number])
+        return file, starts[file][number]
 
     def content(row: int) -> bytes:
         file, start = found(row)
         with paths[file].open("rb") as opened:
+            if os.fstat(opened.fileno()).st_mtime_ns != written[file]:
+                raise ValueError("its file has been written since the run started")
             opened.seek(start)
-            if whole[file]:
-                return opened.read()
-            line = opened.readline()
-        if not line:
-            raise ValueError("the file has become shorter since the run started")
-        return line.rstrip(b"\r\n")
+            if not whole[file]:
+                return opened.readline().rstrip(b"\r\n")
+            text = opened.read().removeprefix(codecs.BOM_UTF8)
+        _check(text)
+        return text
 
     def text(row: int) -> bytes:
         if _is_json(paths[found(row)[0]]):
@@ -99,9 +98,52 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
     return Records(range(ends[-1]), lambda rows: [{"text": text(row)} for row in rows], place, key)
 
 
+def _is_json(path: pathlib.Path) -> bool:
+    """Whether a file holds JSON Lines. In a directory, a .json describes others and is not read."""
+    return path.suffix.lower() in (*_JSON_LINES, ".json")
+
+
+def _line_starts(path: pathlib.Path, shown: str) -> Sequence[int]:
+    """Where each line that is not blank starts in a file."""
+    starts, start = array.array("q"), 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                bom = codecs.BOM_UTF8 if not start and line.startswith(codecs.BOM_UTF8) else b""
+                text = _check(line[len(bom) :])
+                if "\r" in text.rstrip("\r\n"):
+                    raise ValueError("it has line ends of old Macs; tr '\\r' '\\n' < FILE > NEW")
+            except ValueError as error:
+                raise SourceError(f"{shown}, line {number}, cannot be read: {error}") from error
+            if text.strip():
+                starts.append(start + len(bom))
+            start += len(line)
+    return starts
+
+
+def _check(text: bytes) -> str:
+    """Decodes text; raises ValueError unless it is UTF-8."""
+    if b"\0" in text:
+        raise ValueError("it is binary, or UTF-16; iconv -f UTF-16 -t UTF-8 FILE > NEW")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"its byte {error.start} is not UTF-8; convert it from the encoding it has, as by "
+            "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
+        ) from error
+
+
 def _field(line: bytes, column: str) -> bytes:
     """The text in a line of JSON, which can hold half of a character."""
-    record = json.loads(line)
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        why = "has a comma too many" if _EXTRA_COMMA.search(line) else f"is no JSON ({error})"
+        raise ValueError(
+            f"it {why}; in JSON Lines, each line is one object, as jq -c '.[]' FILE > NEW writes "
+            f"those of an array: {line[:100]!r}"
+        ) from error
     text = record.get(column) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise ValueError(
@@ -109,26 +151,3 @@ def _field(line: bytes, column: str) -> bytes:
             f"files:PATH?text=FIELD: {line[:100]!r}"
         )
     return text.encode(errors="surrogatepass")
-
-
-def _is_json(path: pathlib.Path) -> bool:
-    """Whether a file holds JSON Lines. In a directory, a .json describes others and is not read."""
-    return path.suffix.lower() in (*_JSON_LINES, ".json")
-
-
-def _line_starts(path: pathlib.Path) -> np.ndarray:
-    """Where each line that is not empty starts in a file, int64."""
-    size = path.stat().st_size
-    if not size:
-        return np.zeros(0, np.int64)
-    content = np.memmap(path, np.uint8, "r")
-    ends = [
-        np.flatnonzero(content[start : start + _SCAN_BYTES] == ord("\n")) + start
-        for start in range(0, size, _SCAN_BYTES)
-    ]
-    ends_N = np.concatenate([*ends, [size]])
-    starts_N = np.concatenate([[0], ends_N[:-1] + 1])
-    short_n = np.flatnonzero(ends_N - starts_N == 1)
-    blank_N = ends_N == starts_N
-    blank_N[short_n] = content[starts_N[short_n]] == ord("\r")
-    return starts_N[~blank_N]

@@ -32,17 +32,17 @@ def open_source(
     """
     directory, bucket = _directory(data_dir), None
     if storage.is_url(directory):
-        bucket, folder = storage.Tree(directory.rstrip("/"), []), name.partition(":")[0]
+        bucket, folder = storage.Tree(directory.rstrip("/"), [], cache_dir), name.partition(":")[0]
         for file in storage.tree(bucket.path(folder)).names:
             if ".array_record" not in file:
-                bucket.local(f"{folder}/{file}", cache_dir)
-        directory = os.fspath(bucket.copies(cache_dir))
+                bucket.local(f"{folder}/{file}")
+        directory = os.fspath(bucket.cache())
     prepared = builder(name, directory)
     try:
         files = prepared.info.splits[split].file_instructions
         if bucket:
             for file in files:
-                bucket.local(os.path.relpath(file.filename, directory), cache_dir)
+                bucket.local(os.path.relpath(file.filename, directory))
         source = _source(prepared, split, files)
     except Exception as error:  # TFDS raises many types
         raise SourceError(
@@ -96,39 +96,29 @@ def _source(builder: Any, split: str, files: Any) -> Source:
         part, number = locate(ends, row)
         return f"{files[part].filename}, its record {number + files[part].skip}"
 
-    records = Records(range(len(rows)), rows.__getitems__, place)
-    return FileSource(split, [(records, range(len(rows)))], slices)
+    return FileSource(split, [Records(range(len(rows)), rows.__getitems__, place)], slices)
 
 
 def _dataset_info(builder: Any) -> DatasetInfo:
-    features = builder.info.features
-    objects = _object_features(features)
-    num_classes = getattr(features["label"], "num_classes", None) if "label" in features else None
-    object_classes = objects["label"].num_classes if "bbox" in objects else None
-    shape = features["image"].shape if "image" in features else None
-    if not isinstance(shape, tuple) or len(shape) != 3:  # a feature of that name, but not an image
-        shape = None
+    import tensorflow_datasets as tfds
+
+    features, num_classes, object_classes, shape = builder.info.features, None, None, None
+    if "label" in features:
+        num_classes = getattr(features["label"], "num_classes", None)
+    inner = getattr(features["objects"], "feature", None) if "objects" in features else None
+    if isinstance(inner, tfds.features.FeaturesDict) and "bbox" in inner:
+        object_classes = inner["label"].num_classes
+    if "image" in features and isinstance(features["image"], tfds.features.Image):
+        shape = features["image"].shape
+    files = [builder.data_path / name for name in ("dataset_info.json", "features.json")]
+    without_blanks = [re.sub(rb"\s", b"", file.read_bytes()) for file in files]
     return DatasetInfo(
         name=builder.info.full_name,
         version=str(builder.info.version),
-        fingerprint=_fingerprint(builder.data_path),
+        fingerprint=fingerprint(*without_blanks),
         num_classes=object_classes if num_classes is None else num_classes,
         image_shape=None if shape is None or None in shape else shape,
         channels=None if shape is None else shape[-1],
         has_boxes=object_classes is not None,
         object_classes=object_classes,
     )
-
-
-def _object_features(features: Any) -> Any:
-    """The features of each object in an image; empty if there are no objects."""
-    import tensorflow_datasets as tfds
-
-    inner = getattr(features["objects"], "feature", None) if "objects" in features else None
-    return inner if isinstance(inner, tfds.features.FeaturesDict) else {}
-
-
-def _fingerprint(directory: Any) -> str:
-    """A hash of the description without its white space."""
-    files = [(directory / name).read_text() for name in ("dataset_info.json", "features.json")]
-    return fingerprint(*(re.sub(r"\s", "", text).encode() for text in files))

@@ -27,8 +27,8 @@ import sentencepiece
 
 from configs.base import is_own_data
 from data import packaged, paths, tfds, vocabulary
-from data.cache import cached
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
+from data.storage import cached
 from data.vocabulary import BEGIN, END, Vocabulary
 from echo.threads import usable_cores
 from runs import cli
@@ -185,7 +185,7 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
         directory = paths.directory(dataset.name, dataset.data_dir)
     else:
         directory = tfds.builder(dataset.name, dataset.data_dir).data_path
-    return pathlib.Path(directory) / "text"
+    return pathlib.Path(directory) / ".cache"
 
 
 def _note(counts_N: np.ndarray, name: str, split: str) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import train
 import workloads
 from configs import lm1b
-from data import cache, paths, splits
+from data import paths, splits, storage
 from data.sources import RecordError, SourceError
 from pipeline import evaluation
 from pipeline.map_datasets import Read, record_numbers
@@ -264,12 +264,12 @@ def test_text_that_is_not_utf8_or_very_long_is_read(tmp_path):
 def test_a_damaged_cached_file_is_refused_until_it_is_deleted(tmp_path_factory, place, flip, keep):
     directory, content = tmp_path_factory.mktemp("cache") / "new", b"the result of hours\n" * 9
     where = (directory, "pieces.npz", {})
-    assert cache.cached(*where, lambda: content) == content == cache.cached(*where, bytes)
+    assert storage.cached(*where, lambda: content) == content == storage.cached(*where, bytes)
     (path,) = directory.iterdir()
     stored = bytearray(path.read_bytes())
     stored[int(place * (len(stored) - 1))] ^= flip
     path.write_bytes(stored if keep is None else stored[: int(keep * len(stored))])
     with pytest.raises(SourceError, match=re.escape(str(path))):
-        cache.cached(*where, lambda: content)
+        storage.cached(*where, lambda: content)
     path.unlink()
-    assert cache.cached(*where, lambda: content) == content
+    assert storage.cached(*where, lambda: content) == content

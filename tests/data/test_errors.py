@@ -57,8 +57,9 @@ SOURCES = [
     (images("Val/a/1.png", "test/b/2.png"), "folder:.", "Val"),
     (images("seg_train/a/1.png", "seg_test/a/2.png"), "folder:.", "seg_test"),
     (images("a/1.png", "b/2.png", "cat/3.heic"), "folder:.", "cat"),
-    (images("a/1.png", "b/2.png", "cat/.DS_Store"), "folder:.", "cat"),
+    (images("a/1.png", "b/2.png", "cat/Thumbs.db"), "folder:.", "cat"),
     (images("train/a/1.png", "train/b/2.png", "val/c/3.svg"), "folder:.", "/c "),
+    (arrays(image=np.zeros((4, 3, 8, 8), np.uint8)), "npz:a.npz", "channels"),
     (file("a.npz", b"PK"), "npz:a.npz", "a.npz"),
     (file("a.npz", b""), "npz:a.npz", "a.npz"),
     (images("a/1.png"), "npz:a", ".npz"),
@@ -163,7 +164,9 @@ def test_documents_of_which_none_has_a_piece_are_refused_in_any_split(tmp_path):
         splits.open_splits(dataset_of(tmp_path, text="documents", vocabulary_size=40, **fields))
 
 
-@pytest.mark.parametrize("line", [b"{", b"[1]", b"3", b'{"txt": "a"}', b'{"text": 3}', b"\xff"])
+@pytest.mark.parametrize(
+    "line", [b"{", b"[1]", b"3", b'{"txt": "a"}', b'{"text": 3}', b'{"text": "a"},']
+)
 def test_a_damaged_line_of_json_is_named(line, tmp_path):
     lines = [b'{"text": "fine"}', b"", line, b'{"text": "fine"}']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import base
-from data import cache, packaged, paths, splits, tokens, vocabulary
+from data import packaged, paths, splits, storage, tokens, vocabulary
 from data.sources import ArraySource, RecordError
 from data.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tests.helpers.tfds_data import write_text
@@ -99,11 +99,11 @@ def test_equal_texts_give_equal_vocabularies():
 
 def test_a_cached_file_is_read_again_with_the_same_settings_alone(tmp_path):
     def made(content, **on):
-        return cache.cached(tmp_path, "x.y", on, lambda: content)
+        return storage.cached(tmp_path, "x.y", on, lambda: content)
 
     assert [made(b"1", a=1, b=2), made(b"2", b=2, a=1), made(b"3", a=1)] == [b"1", b"1", b"3"]
     assert len(list(tmp_path.glob("x-*.y"))) == 2
-    assert cache.cached(None, "x.y", {"a": 1}, lambda: b"new") == b"new"
+    assert storage.cached(None, "x.y", {"a": 1}, lambda: b"new") == b"new"
 
 
 @pytest.mark.parametrize("name", packaged.TEXTS)
@@ -127,7 +127,7 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     fields = {"name": "tiny", "data_dir": str(tmp_path), "validation_split": "test"}
     documents = dataset(**fields, text="documents")
     train, held_out, info = splits.open_splits(documents)
-    kept = sorted(p for p in (tmp_path / "tiny" / "1.0.0" / "text").iterdir())
+    kept = sorted(p for p in (tmp_path / "tiny" / "1.0.0" / ".cache").iterdir())
     assert [path.name.split("-")[0] for path in kept] == ["pieces", "pieces", "vocabulary"]
     assert info.vocabulary_size == 40
     assert "61 documents, of which 1 " in info.notes[0]
@@ -199,18 +199,20 @@ def test_cached_files_are_of_the_column_the_kind_and_the_length_of_the_text(tmp_
     assert alone[0][:2] != alone[1][:2]
 
 
-def test_a_document_whose_text_has_changed_since_it_was_counted_is_named(tmp_path):
-    for number, text in enumerate(sentences(60)):
-        (tmp_path / f"{number:02}.txt").write_text(text)
-    fields = {"name": f"files:{tmp_path}", "text": "documents"}
-    fields |= {"train_split": "train[:90%]", "validation_split": "train[90%:]"}
-    splits.open_splits(dataset(**fields))
-    changed = tmp_path / "07.txt"
-    changed.write_text("x" * changed.stat().st_size)  # the fingerprint has names and sizes
+@pytest.mark.parametrize("text", ["sentences", "documents"])
+def test_text_that_is_written_is_counted_anew_and_never_read_at_old_places(text, tmp_path):
+    (tmp_path / "train.txt").write_text("\n".join(sentences(60)))
+    fields = {"name": f"files:{tmp_path}", "text": text, "validation_split": "train"}
+    train, _, info = splits.open_splits(dataset(**fields))
+    changed = "\n".join(reversed(sentences(60)))  # of the same size
+    (tmp_path / "train.txt").write_text(changed)
+    with pytest.raises(RecordError, match=r"train\.txt"):
+        train[0]
+    paths.open_all.cache_clear()
     tokens.open_splits.cache_clear()
-    train, _, _ = splits.open_splits(dataset(**fields))
-    with pytest.raises(RecordError, match=r"07\.txt\) .*pieces-"):
-        train.__getitems__(range(len(train)))
+    again, _, other = splits.open_splits(dataset(**fields))
+    assert other.fingerprint != info.fingerprint
+    assert len(again[0]["tokens"])
 
 
 def test_enormous_documents_are_truncated(words):
