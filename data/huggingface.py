@@ -154,7 +154,7 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
         raise
     except Exception as error:  # pyarrow and datasets raise many types
         raise SourceError(f"{shown} cannot be read: {reason(error)}") from error
-    labeled = columns.get("objects", columns.get("label"))
+    labeled = columns.get("objects") or columns.get("label", "")
     named = [_class_names(features.get(labeled)) for features in described]
     for name, classes in zip(names, named, strict=False):
         _check_same_classes(tree.path(name), classes, named[0])

@@ -105,7 +105,7 @@ def _dataset_info(builder: Any) -> DatasetInfo:
     features, num_classes, object_classes, shape = builder.info.features, None, None, None
     if "label" in features:
         num_classes = getattr(features["label"], "num_classes", None)
-    inner = getattr(features["objects"], "feature", None) if "objects" in features else None
+    inner: Any = getattr(features["objects"], "feature", None) if "objects" in features else None
     if isinstance(inner, tfds.features.FeaturesDict) and "bbox" in inner:
         object_classes = inner["label"].num_classes
     if "image" in features and isinstance(features["image"], tfds.features.Image):
