@@ -65,7 +65,7 @@ import jax
 from ml_collections import ConfigDict
 
 from data.splits import remarks
-from runs import processes, records, signals, trial_records, workdirs
+from runs import processes, records, signals, workdirs
 from runs.progress import Progress, duration, several, write
 from training import evaluate
 from training.run import Run
@@ -120,7 +120,7 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     config, _ = cli.load_config(arguments.config, overrides)
     processes.initialize()
     progress = Progress(quiet=not processes.is_first())
-    before = trial_records.intact_result(arguments.workdir)
+    before = records.intact_result(arguments.workdir)
     result = train(config, arguments.workdir, progress, on_step=on_step, tools=arguments.tools)
     if result["status"] == "failed" and not processes.is_first():
         write(f"process {jax.process_index()}: {result['error']}", sys.stderr)

@@ -67,7 +67,7 @@ def read(file: str | os.PathLike, study: str = "") -> tuple[Study, pd.DataFrame]
     if "plan" not in table:
         raise InputError(f"{file} has rows of {study}, but no plan; read them with archive.rows")
     record = json.loads(table["plan"].iloc[0])
-    plan = Study.from_record({"schema_version": records.SCHEMA_VERSION} | record, study)
+    plan = Study.from_record({"schema_version": records.SCHEMA_VERSION} | record)
     place = table[["study", *_KEY]].astype(str).agg("/".join, axis=1)
     paths = pd.Series([os.path.join(file, name) for name in place], dtype=object)
     return plan, table.drop(columns=["study", "plan"]).assign(path=paths)

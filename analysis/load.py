@@ -273,7 +273,7 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
     directories = (path for root in roots for path in _run_directories(root))
     for path in sorted({path.resolve(): path for path in directories}.values()):
         try:
-            snapshots[path] = trial_records.read_config(path)
+            snapshots[path] = records.read_json(path / records.CONFIG)
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not snapshots:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from runs.study import (
     INSERTIONS,
-    MAX_LABEL,
     Condition,
     Study,
     echo_label,
@@ -130,5 +129,5 @@ def _label(condition: Condition, groups: Sequence[list[Condition]], name: str) -
         parts.append(f"buffer {condition.buffer_examples:,}")
     for setting in condition.other_overrides:
         if any(setting not in other.other_overrides for other in others):
-            parts.append(plain(setting_label(*setting), MAX_LABEL))
+            parts.append(plain(setting_label(*setting), 200))
     return ", ".join(parts)

@@ -14,12 +14,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from jax import lax
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN
 
 from echo.spec import abbreviated
-from runs import fingerprint, processes, records
+from runs import processes, records
 from runs.records import Damaged
 
 _NUM_NEWEST = 2  # checkpoints to keep, besides the best
@@ -64,7 +67,7 @@ class Checkpoints:
         if step in manager.all_steps():
             return
         named = by_path(arrays)
-        content = {"value": value, "arrays": fingerprint.of_arrays(named)}
+        content = {"value": value, "arrays": checksums(named)}
         content["sha256"] = _sha256(content)
         manager.save(
             step,
@@ -92,20 +95,6 @@ class Checkpoints:
 
         return processes.decided_by_first(list_directory)
 
-    def check_metadata(self, step: int) -> None:
-        """Raises Damaged if Orbax cannot read the metadata of a checkpoint."""
-
-        def read() -> str:
-            try:
-                place = epath.Path(self._directory / str(step))
-                _ = ocp.path.step.Metadata(step, place).commit_timestamp_nsecs
-            except _DAMAGE_ERRORS as error:
-                return f"its metadata cannot be read ({_summary(error)})"
-            return ""
-
-        if why := processes.decided_by_first(read):
-            raise Damaged(why)
-
     def value(self, step: int) -> Any:
         """The value of a checkpoint; raises Damaged."""
         return self._content(step)["value"]
@@ -131,13 +120,14 @@ class Checkpoints:
         # each process reads its own part, which may be the only one that is damaged
         if why := next(filter(None, processes.gather(why)), None):
             raise Damaged(why)
-        if fingerprint.of_arrays(arrays) != expected:
+        if checksums(arrays) != expected:
             raise Damaged("its arrays are not those that were saved")
         return jax.tree.unflatten(structure, [arrays[name] for name in specs_by_name])
 
     def set_aside(self, step: int, directory: pathlib.Path) -> None:
         """Moves a checkpoint into another directory."""
-        records.set_aside(self._directory / str(step), directory, f"checkpoint_{step}")
+        aside = records.free_path(directory, f"checkpoint_{step}")
+        (self._directory / str(step)).rename(aside)
 
     def close(self) -> None:
         """Waits until the last checkpoint is saved."""
@@ -150,12 +140,9 @@ class Checkpoints:
 
     def _manager(self) -> ocp.CheckpointManager:
         if self._opened is None:
+            barriers = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=self._barriers)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=self._keep,
-                create=True,
-                multiprocessing_options=ocp.options.MultiprocessingOptions(
-                    barrier_sync_key_prefix=self._barriers
-                ),
+                preservation_policy=self._keep, create=True, multiprocessing_options=barriers
             )
             self._opened = _Manager(self._directory, options=options)
         return self._opened
@@ -164,15 +151,16 @@ class Checkpoints:
         """The verified value of a checkpoint, and the checksums of its arrays."""
 
         def read() -> dict[str, Any]:
+            place = epath.Path(self._directory / str(step))
             try:
-                path = epath.Path(self._directory / str(step) / "value")
-                content: Any = ocp.JsonCheckpointHandler().restore(path)
+                _ = ocp.path.step.Metadata(step, place).commit_timestamp_nsecs
+                content: Any = ocp.JsonCheckpointHandler().restore(place / "value")
                 expected = content.pop("sha256")
-                if _sha256(content) == expected:
-                    return {"content": content}
-                return {"error": "its values are not those that were saved"}
             except _DAMAGE_ERRORS as error:
-                return {"error": f"its values cannot be read ({_summary(error)})"}
+                return {"error": f"it cannot be read ({_summary(error)})"}
+            if _sha256(content) != expected:
+                return {"error": "its values are not those that were saved"}
+            return {"content": content}
 
         outcome = processes.decided_by_first(read)
         if "error" in outcome:
@@ -196,6 +184,48 @@ def by_path(tree: Any) -> dict[str, Any]:
     """Leaves by path, such as 'params/blocks/0/conv1/conv/kernel', in the tree's order."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def checksums(arrays: dict[str, Any]) -> dict[str, str]:
+    """16 hexadecimal digits for each array, by name, computed on its devices.
+
+    They detect every change of a single element, and other changes except with probability 2^-64.
+    They detect damage, not malice. Sums modulo 2^32 do not depend on the order of summation: each
+    device sums its own part, whatever the sharding.
+    """
+    # One at a time. The sums of an array that processes share wait for one another, and a client
+    # runs a limited number of programs at once: if each process filled it with others, all would
+    # wait forever.
+    sums = {name: jax.device_get(_sums(array)) for name, array in arrays.items()}
+    return {name: "".join(f"{int(part):08x}" for part in both) for name, both in sums.items()}
+
+
+_GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: neighboring positions map to distant numbers
+_SEEDS = (0, 0x7F4A7C15)  # two sums, 64 bits together
+
+
+@jax.jit
+def _sums(array: jax.Array) -> tuple[jax.Array, ...]:
+    """For each seed, the sum over elements of mix(bits + position * golden); uint32 scalars."""
+    if array.dtype == jnp.bool_:
+        words = array.astype(jnp.uint32)
+    else:  # one word of an element, or two
+        bits = jnp.dtype(f"uint{min(32, 8 * array.dtype.itemsize)}")
+        words = lax.bitcast_convert_type(array, bits).astype(jnp.uint32)
+    position, stride = jnp.uint32(0), 1
+    for axis in reversed(range(words.ndim)):
+        along = lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        position = position + along * np.uint32(stride % 2**32)
+        stride *= words.shape[axis]
+    numbered = words + position * np.uint32(_GOLDEN)
+    return tuple(jnp.sum(_mixed(numbered ^ np.uint32(seed)), dtype=jnp.uint32) for seed in _SEEDS)
+
+
+def _mixed(x: jax.Array) -> jax.Array:
+    """The finalizer of MurmurHash3, a bijection of uint32 that mixes all bits."""
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
 
 
 def _sha256(content: Any) -> str:

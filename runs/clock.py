@@ -21,9 +21,7 @@ class Clock:
     @property
     def train(self) -> float:
         """Seconds of training."""
-        if self._paused:
-            return self._train
-        return self._train + time.perf_counter() - self._train_started
+        return self._train + (0.0 if self._paused else time.perf_counter() - self._train_started)
 
     @property
     def wall(self) -> float:

@@ -90,7 +90,7 @@ class Mirror:
 def _fixed(content: bytes | None) -> Any:
     """What never changes in config.json or study.json; None if it is damaged."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):
-        record = records.parse_object(content or b"", "")
+        record = records.parse_json(content or b"", "")
         return {name: value for name, value in record.items() if name not in _VARIES}
     return None
 

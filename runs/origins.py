@@ -1,41 +1,30 @@
 """What a run is trained with: config.json says how it began, and what differed when it resumed."""
 
+import contextlib
 import functools
 import importlib.metadata
-import os
 import pathlib
 import platform
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from echo.threads import usable_cores
 from runs import records
 from runs.cli import ROOT
 from runs.study import flat
 
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "orbax-checkpoint",
-    "grain",
-    "numpy",
-    "ml-collections",
-    "sentencepiece",
-)
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+PACKAGES += ("ml-collections", "sentencepiece")
 SYSTEM = "system"  # in hardware; its version changes neither numbers nor pace
 
 
 def of_run(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a run was trained with, in order.
+    """What a run was trained with, in order, given the content of its config.json.
 
-    Each entry has the `step` from which it holds, its `commit`, `packages`, and
-    `hardware`, and the `fields` that differ from `config`, by dotted name. The first entry is of
-    step 0. config.json lists the others in `resumed`.
-
-    Args:
-        record: the content of config.json.
+    Each entry has the `step` from which it holds, its `commit`, `packages`, and `hardware`, and the
+    `fields` that differ from `config`, by dotted name. The first entry is of step 0. config.json
+    lists the others in `resumed`.
     """
     resumed = list(record.get(records.RESUMED) or [])
     if resumed and resumed[0]["step"] == 0:  # it started over before its first checkpoint
@@ -63,7 +52,7 @@ def note(
             packages and hardware, such as the number of devices that mesh.data=0 uses.
         say: called with a line if something differs.
     """
-    there = records.read_json(workdir / records.CONFIG) or {}
+    there = records.read_json(workdir / records.CONFIG)
     noted = there.get(records.RESUMED) or []
     kept = [entry for entry in noted if entry["step"] < step]
     began, wanted = flat(there["config"]), flat(record["config"])
@@ -92,28 +81,21 @@ def describe() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    def git(*arguments: str) -> str | None:
-        try:
-            run = subprocess.run(
-                ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return run.stdout.strip() if run.returncode == 0 else None
-
-    head = git("rev-parse", "--short=12", "HEAD")
-    if head is None:
+    describe = "git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=12"
+    try:
+        run = subprocess.run(
+            [*describe, "--dirty=+changes"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return f"{head}+changes" if git("status", "--porcelain", "--untracked-files=no") else head
+    return run.stdout.strip() if run.returncode == 0 else None
 
 
 def _packages() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -127,9 +109,7 @@ def _hardware() -> dict[str, Any]:
         "devices": jax.device_count(),
         "processes": jax.process_count(),
         "cpu": _cpu_name(),
-        "cpu_count": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cpu_count": usable_cores(),
         "system": platform.platform(terse=True),
     }
 

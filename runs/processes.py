@@ -27,8 +27,6 @@ _LAUNCHERS = {
 }
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
 
-_PLATFORMS, _HOST = "JAX_PLATFORMS", ",cpu"
-
 
 def initialize() -> None:
     """Joins the other processes if a launcher started this process as one of several.
@@ -42,23 +40,21 @@ def initialize() -> None:
     """
     if jax.distributed.is_initialized():
         return
-    arguments = detect(os.environ)
-    platforms = os.environ.get(_PLATFORMS, "")
+    arguments, platforms = detect(os.environ), _with_host()
     if arguments is not None:
-        _keep_host()
         try:
             jax.distributed.initialize(**arguments, shutdown_timeout_seconds=60)
         except (ValueError, RuntimeError) as error:
             raise InputError(f"the processes of this run cannot be joined: {error}") from error
-    check_devices(platforms)
+    _check_devices(platforms)
 
 
-def check_devices(platforms: str | None = None) -> None:
-    """Initializes JAX's devices; raises InputError if this process has none of `platforms`, by
-    default JAX_PLATFORMS."""
-    if platforms is None:
-        platforms = os.environ.get(_PLATFORMS, "")
-    _keep_host()
+def check_devices() -> None:
+    """Initializes JAX's devices; raises InputError if this process has none of JAX_PLATFORMS."""
+    _check_devices(_with_host())
+
+
+def _check_devices(platforms: str) -> None:
     try:
         jax.devices()
         kinds = {device.platform for device in jax.local_devices()}
@@ -75,12 +71,14 @@ def check_devices(platforms: str | None = None) -> None:
         ) from error
 
 
-def _keep_host() -> None:
-    """Adds the host to JAX_PLATFORMS, last, also for worker processes: it augments images."""
-    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
-    if platforms and _HOST not in f",{platforms}":
-        os.environ[_PLATFORMS] = platforms + _HOST
-        jax.config.update("jax_platforms", platforms + _HOST)
+def _with_host() -> str:
+    """Adds the host, which augments images, to JAX_PLATFORMS, last, also for worker processes;
+    returns what was asked for."""
+    asked: str = jax.config.jax_platforms or ""  # pyright: ignore[reportAttributeAccessIssue]
+    if asked and "cpu" not in asked.split(","):
+        os.environ["JAX_PLATFORMS"] = f"{asked},cpu"
+        jax.config.update("jax_platforms", f"{asked},cpu")
+    return asked
 
 
 def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
@@ -210,16 +208,15 @@ class Exchange:
         if jax.process_count() == 1:
             return [value]
         self._post([value])
-        posts = [self._get(index) for index in range(jax.process_count())]
-        left = [index for index, post in enumerate(posts) if not post]
-        if left:
+        posts = [self._get(self._key(process)) for process in range(jax.process_count())]
+        if [] in posts:
             self._open = False
             raise PeerLeft(
-                f"process {left[0]} has left the run; its own output says why, and the same "
-                "command resumes from the last checkpoint"
+                f"process {posts.index([])} has left the run; its own output says why, and the "
+                "same command resumes from the last checkpoint"
             )
         if self._round:  # all have posted in this round, so they have read the one before
-            self._client.key_value_delete(self._key(self._round - 1, jax.process_index()))
+            self._client.key_value_delete(self._key(jax.process_index(), before=1))
         self._round += 1
         return [value for (value,) in posts]
 
@@ -229,15 +226,13 @@ class Exchange:
             self._open = False
             self._post([])
 
-    def _key(self, number: int, process: int) -> str:
-        return f"{self._name}/{number}/{process}"
+    def _key(self, process: int, before: int = 0) -> str:
+        return f"{self._name}/{self._round - before}/{process}"
 
     def _post(self, post: list[Any]) -> None:
-        key = self._key(self._round, jax.process_index())
-        self._client.key_value_set(key, json.dumps(post))
+        self._client.key_value_set(self._key(jax.process_index()), json.dumps(post))
 
-    def _get(self, process: int) -> list[Any]:
-        key = self._key(self._round, process)
+    def _get(self, key: str) -> list[Any]:
         while True:  # one second at a time, so that Python handles Ctrl-C in between
             try:
                 return json.loads(self._client.blocking_key_value_get(key, 1000))

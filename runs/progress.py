@@ -5,7 +5,6 @@ ends, or the disk of a log is full.
 """
 
 import contextlib
-import dataclasses
 import io
 import logging
 import math
@@ -16,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO
 
 # A terminal gets a line this often, and a log file.
 _LIVE_SECONDS, _PLAIN_SECONDS = 0.2, 10.0
@@ -28,73 +27,21 @@ _SLOW_SECONDS = 3.0
 SEPARATOR = " | "
 
 
-@dataclasses.dataclass
-class Status:
-    """The state of a run, for display.
-
-    Attributes:
-        metric: the target's metric.
-        value: the metric's latest value; None before the first evaluation.
-        goal: the target as text.
-        seconds_left: seconds until the budget is used up, or None if unknown.
-        input_wait_fraction: share of training time spent waiting for input, 0 to 1.
-        fresh_examples: fresh examples so far.
-        budget: total number of fresh examples.
-        fresh_per_second: fresh examples per second of training.
-        rows_per_second: rows of batches, fresh ones and repeats, per second of training; None if
-            nothing is repeated.
-        loss: the training loss of the last step that is known; None before the first.
-    """
-
-    metric: str
-    value: float | None
-    goal: str
-    seconds_left: float | None
-    input_wait_fraction: float
-    fresh_examples: int
-    budget: int
-    fresh_per_second: float
-    rows_per_second: float | None
-    loss: float | None = None
-
-    def __str__(self) -> str:
-        value = "-" if self.value is None else f"{self.value:.4g}"
-        rows = self.rows_per_second
-        parts = (
-            f"{self.metric} {value} ({self.goal})",
-            None if self.loss is None else f"training loss {self.loss:.3g}",
-            left(self.seconds_left),
-            f"input wait {self.input_wait_fraction:.0%}",
-            f"{self.fresh_per_second:,.0f} fresh/s",
-            None if rows is None else f"{rows:,.0f}/s with repeats",
-            f"{self.fresh_examples:,} of {self.budget:,} fresh",
-        )
-        return SEPARATOR.join(filter(None, parts))
-
-
 class TimeLeft:
     """Estimates the time that a run needs for the rest of its budget.
 
-    It extrapolates from the first step that this process reports, so that neither compilation nor
-    an earlier process counts. It estimates nothing from fewer than MIN_STEPS steps or MIN_SECONDS.
-
-    Args:
-        clock: seconds.
+    It extrapolates from its first call, so that neither compilation nor an earlier process counts,
+    and estimates nothing from fewer than MIN_STEPS steps or MIN_SECONDS.
     """
 
     MIN_STEPS, MIN_SECONDS = 20, 5.0
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock, self._first = clock, None
+    def __init__(self):
+        self._first: tuple[float, int, float] | None = None
 
     def __call__(self, step: int, done: float) -> float | None:
-        """Seconds left, or None; to be called from the first step on.
-
-        Args:
-            step: the number of steps that the run has taken.
-            done: the share of the budget that is used up, 0 to 1.
-        """
-        now = (self._clock(), step, done)
+        """Seconds left, or None, after `step` steps and the share `done` (0 to 1) of the budget."""
+        now = (time.monotonic(), step, done)
         self._first = self._first or now
         seconds, steps, share = (a - b for a, b in zip(now, self._first, strict=True))
         if steps < self.MIN_STEPS or seconds < self.MIN_SECONDS or share <= 0:
@@ -108,6 +55,9 @@ class Progress:
     Args:
         heading: stands before every status.
         quiet: show nothing.
+
+    Attributes:
+        unsaid: the lines that were not said because it is quiet.
     """
 
     def __init__(self, heading: str = "", quiet: bool = False):
@@ -118,27 +68,26 @@ class Progress:
         self._last = ""
         self._next_line = time.monotonic() + 2.0
 
-    def update(self, status: object) -> None:
-        """Shows `status` (anything with a str) if the last one is old enough.
-
-        A log does not get a status that equals the last one.
-        """
-        now, line = time.monotonic(), SEPARATOR.join(filter(None, (self._heading, str(status))))
+    def update(self, status: Callable[[], str]) -> None:
+        """Shows what `status` returns if the last one is old enough. A log does not get a status
+        that equals the last one."""
+        now = time.monotonic()
         if self.quiet or now < self._next_line:
             return
+        self._next_line = now + (_LIVE_SECONDS if self._live else _PLAIN_SECONDS)
+        line = self.fitted(SEPARATOR.join(filter(None, (self._heading, status()))))
         if self._live:
-            self._next_line = now + _LIVE_SECONDS
             self._shown = True
             with writable(self._stream):
-                print(f"\r\x1b[K{self.fitted(line)}", end="", file=self._stream, flush=True)
+                print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
         elif line != self._last:
-            self._last, self._next_line = line, now + _PLAIN_SECONDS
-            self.say(self.fitted(line))
+            self._last = line
+            self.say(line)
 
     @contextlib.contextmanager
-    def meanwhile(self, status: object) -> Iterator[None]:
+    def meanwhile(self, status: str) -> Iterator[None]:
         """Shows `status` if the block takes longer than a few seconds."""
-        timer = threading.Timer(_SLOW_SECONDS, self.update, (status,))
+        timer = threading.Timer(_SLOW_SECONDS, self.update, (lambda: status,))
         timer.daemon = True
         timer.start()
         try:
@@ -183,11 +132,6 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def left(seconds: float | None) -> str:
-    """The time left, in words; '' if it is unknown."""
-    return "" if seconds is None else f"{duration(seconds)} left"
-
-
 def several(number: int, noun: str) -> str:
     """A count with its noun: "1 search", "1,200 trials"."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
@@ -208,10 +152,8 @@ def writable(stream: IO[str] | None) -> Iterator[None]:
         yield
     except (OSError, ValueError):  # ValueError: the stream is closed
         if stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, stream.fileno())
-                os.close(nowhere)
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
 
 
 @contextlib.contextmanager
@@ -225,7 +167,15 @@ def surviving_output() -> Iterator[None]:
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     report = sys.unraisablehook
-    sys.unraisablehook = lambda raised: None if _of_orbax(raised) else report(raised)
+
+    def unless_of_orbax(raised):
+        """Its coroutines complain when others have failed."""
+        code = getattr(raised.object, "cr_code", None)
+        in_orbax = code is not None and "orbax" in code.co_filename
+        if not in_orbax and str(raised.exc_value) != "Event loop is closed":
+            report(raised)
+
+    sys.unraisablehook = unless_of_orbax
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -239,10 +189,3 @@ def surviving_output() -> Iterator[None]:
             with writable(stream):
                 if stream is not None:
                     stream.flush()
-
-
-def _of_orbax(raised: Any) -> bool:
-    """Whether something complains, as a coroutine of Orbax does, that others have failed."""
-    code = getattr(raised.object, "cr_code", None)
-    in_orbax = code is not None and "orbax" in code.co_filename
-    return in_orbax or str(raised.exc_value) == "Event loop is closed"

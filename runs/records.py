@@ -19,7 +19,7 @@ import pathlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 # Records of other versions are refused.
 SCHEMA_VERSION = 9
@@ -36,16 +36,12 @@ DAMAGED = "damaged"  # unusable files and directories, kept for inspection
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a run's best checkpoint
 
-_ERROR = re.compile(r"error([1-9][0-9]*)?\.txt")
-
 # Every way a run ends. A search may count COUNTABLE trials. A FINISHED run is never trained again;
 # others resume when started again. An ENDED one has ended by itself: a preempted one was stopped.
 COUNTABLE = ("reached", "exhausted")
 FINISHED = (*COUNTABLE, "diverged")
 ENDED = (*FINISHED, "failed")
 STATUSES = (*ENDED, "preempted")
-
-MAX_COUNT = 2**53  # JSON numbers above this are not exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +63,8 @@ class Target:
     def better(self, value: float, than: float | None) -> bool:
         """Whether `value` is strictly better than `than`. Any finite number beats None; NaN and
         infinities beat nothing."""
-        if not math.isfinite(value):
-            return False
-        if than is None:
-            return True
+        if than is None or not math.isfinite(value):
+            return math.isfinite(value)
         return value > than if self.mode == "above" else value < than
 
 
@@ -92,19 +86,16 @@ def run_result(
         error: why the run diverged or failed.
     """
     reached = position if status == "reached" else {}
+    none = {"metric": target.metric, "value": None, "fresh_examples": None, "step": None}
+    at = ("step", "fresh_examples", "train_seconds", "wall_seconds", "input_wait_fraction")
     return {
         "status": status,
         "target": dataclasses.asdict(target),
         "fresh_examples_to_target": reached.get("fresh_examples"),
         "steps_to_target": reached.get("step"),
         "seconds_to_target": reached.get("train_seconds"),
-        "best": best
-        or {"metric": target.metric, **dict.fromkeys(("value", "fresh_examples", "step"))},
-        "step": position["step"],
-        "fresh_examples": position["fresh_examples"],
-        "train_seconds": position["train_seconds"],
-        "wall_seconds": position["wall_seconds"],
-        "input_wait_fraction": position["input_wait_fraction"],
+        "best": best or none,
+        **{name: position[name] for name in at},
         **({"error": error} if error else {}),
     }
 
@@ -116,7 +107,7 @@ def error_file(process: int) -> str:
 
 def is_error_file(name: str) -> bool:
     """Whether this is a name that `error_file` returns."""
-    return _ERROR.fullmatch(name) is not None
+    return re.fullmatch(r"error([1-9][0-9]*)?\.txt", name) is not None
 
 
 # --- Writing
@@ -135,9 +126,7 @@ def write_result(
     Args:
         metrics: the extent of metrics.jsonl; by default, that of the file as it is.
     """
-    if metrics is None:
-        content = read_bytes(workdir / METRICS) or b""
-        metrics = Extent(len(content), hashlib.sha256(content).hexdigest())
+    metrics = metrics or _extent(read_bytes(workdir / METRICS) or b"")
     content = {**result, "records": {METRICS: dataclasses.asdict(metrics)}}
     write_json(workdir / RESULT, content)
     return content
@@ -145,7 +134,7 @@ def write_result(
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file atomically: writes a temporary file, forces it to disk, and renames it."""
-    with temporary_file(pathlib.Path(path), content) as temporary:
+    with _written(pathlib.Path(path), content) as temporary:
         os.replace(temporary, path)
 
 
@@ -156,35 +145,31 @@ def create_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
     Raises:
         FileExistsError: `path` exists; it is left unchanged.
     """
-    with temporary_file(pathlib.Path(path), _json(value)) as temporary:
+    with _written(pathlib.Path(path), _json(value)) as temporary:
         os.link(temporary, path)  # unlike a rename, a link never replaces a file
 
 
 @contextlib.contextmanager
-def temporary_file(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
-    """A file with `content` next to `path`, for the caller to rename or link; removed on exit."""
+def _written(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
+    """A file with `content` next to `path`, on disk; removed on exit unless it was renamed."""
     # a random name, since process numbers repeat between containers and machines
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(content)
-            force_to_disk(file)
+            file.flush()
+            os.fsync(file.fileno())
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def force_to_disk(file: IO[bytes]) -> None:
-    """Returns when everything that was written to `file` would survive a power failure."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def set_aside(path: pathlib.Path, directory: pathlib.Path, name: str = "") -> pathlib.Path:
-    """Moves a damaged file or directory into `directory`, under a name that is free there."""
+def free_path(directory: pathlib.Path, name: str) -> pathlib.Path:
+    """A path in `directory`, which is created, where nothing is: `name`, `name.1`, `name.2`, ..."""
     directory.mkdir(exist_ok=True)
-    names = (f"{name or path.name}{f'.{n}' if n else ''}" for n in itertools.count())
-    return path.rename(next(directory / n for n in names if not os.path.lexists(directory / n)))
+    numbered = (directory / f"{name}.{number}" for number in itertools.count(1))
+    paths = itertools.chain([directory / name], numbered)
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 # --- Reading
@@ -194,21 +179,19 @@ class Damaged(ValueError):
     """A record is not what was written; the message names the file and gives the reason."""
 
 
-def read_json(path: str | os.PathLike) -> dict[str, Any] | None:
-    """The object that `write_json` wrote at `path`, or None if there is no such file.
+def read_json(path: str | os.PathLike) -> dict[str, Any]:
+    """The object that `write_json` wrote at `path`; empty if there is no such file.
 
     Raises:
         Damaged: the file is not as it was written, or of another schema version.
     """
     content, name = read_bytes(path), pathlib.Path(path).name
-    return None if content is None else parse_object(content, name)
+    return {} if content is None else parse_json(content, name)
 
 
-def parse_object(content: bytes, name: str) -> dict[str, Any]:
+def parse_json(content: bytes, name: str) -> dict[str, Any]:
     """The object in the content of the file `name`; raises as `read_json`."""
-    value = _parsed(content, name)
-    if not isinstance(value, dict):
-        raise Damaged(f"{name} holds {type(value).__name__}, not an object")
+    value = _object(content, name)
     checksum, version = value.pop("sha256", None), value.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise Damaged(
@@ -218,6 +201,14 @@ def parse_object(content: bytes, name: str) -> dict[str, Any]:
     if checksum != _checksum(value):
         raise Damaged(f"{name} has changed since it was written")
     return value
+
+
+def intact_result(workdir: pathlib.Path) -> dict[str, Any]:
+    """The content of result.json, empty if it does not exist or is damaged."""
+    try:
+        return read_json(workdir / RESULT)
+    except Damaged:
+        return {}
 
 
 def read_bytes(path: str | os.PathLike) -> bytes | None:
@@ -234,18 +225,14 @@ def read_bytes(path: str | os.PathLike) -> bytes | None:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def _refuse_constant(text: str):
-    raise ValueError(f"it holds {text}")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-def _parsed(content: bytes, name: str) -> Any:
+def _object(content: bytes, name: str) -> dict[str, Any]:
     try:
-        return _DECODER.decode(content.decode("utf-8"))
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:  # also from UTF-8, or thousands of digits
         raise Damaged(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Damaged(f"{name} holds {type(value).__name__}, not an object")
+    return value
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
@@ -269,12 +256,14 @@ class Extent:
 
     def missing_from(self, path: str | os.PathLike) -> str:
         """The reason why `path` does not begin with this extent; '' if it does."""
-        content, name = (read_bytes(path) or b"")[: self.bytes], pathlib.Path(path).name
-        if len(content) < self.bytes:
-            return f"{name} has {len(content):,} of its {self.bytes:,} bytes"
-        if hashlib.sha256(content).hexdigest() != self.sha256:
-            return f"{name} has changed since it was written"
-        return ""
+        there, name = _extent((read_bytes(path) or b"")[: self.bytes]), pathlib.Path(path).name
+        if there.bytes < self.bytes:
+            return f"{name} has {there.bytes:,} of its {self.bytes:,} bytes"
+        return "" if there == self else f"{name} has changed since it was written"
+
+
+def _extent(content: bytes) -> Extent:
+    return Extent(len(content), hashlib.sha256(content).hexdigest())
 
 
 class LinesWriter:
@@ -301,7 +290,8 @@ class LinesWriter:
 
     def sync(self) -> Extent:
         """Forces the file to disk; returns its extent."""
-        force_to_disk(self._file)
+        self._file.flush()
+        os.fsync(self._file.fileno())
         return Extent(self._file.tell(), self._sha256.hexdigest())
 
     def close(self) -> None:
@@ -323,7 +313,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         Damaged: a line is not JSON, or the file is not the one that result.json covers.
     """
     path = pathlib.Path(workdir) / METRICS
-    if covered := (read_json(path.with_name(RESULT)) or {}).get("records"):
+    if covered := read_json(path.with_name(RESULT)).get("records"):
         extent = Extent(**covered[METRICS])
         if why := extent.missing_from(path):
             raise Damaged(why)
@@ -342,11 +332,8 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     content, name = read_bytes(path), pathlib.Path(path).name
     if content is None:
         raise FileNotFoundError(path)
-    *lines, _incomplete = content.split(b"\n")
-    values = [_parsed(line, f"{name}, line {n},") for n, line in enumerate(lines, start=1)]
-    if others := [n for n, value in enumerate(values, start=1) if not isinstance(value, dict)]:
-        raise Damaged(f"{name}, line {others[0]}, is not an object")
-    return values
+    lines = content.split(b"\n")[:-1]
+    return [_object(line, f"{name}, line {n},") for n, line in enumerate(lines, start=1)]
 
 
 def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:
@@ -356,16 +343,16 @@ def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:
         The fresh examples of each stream, for each step; and the length of these lines in bytes.
     """
     decisions, length = [], 0
-    for line in (read_bytes(path) or b"").split(b"\n")[:-1]:
+    for step, line in enumerate((read_bytes(path) or b"").split(b"\n")[:-1], start=1):
         try:
-            decision = json.loads(line)
-            valid = decision["step"] == len(decisions) + 1
-            valid = valid and all(type(fresh) is int for fresh in decision["fresh"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            valid = False
-        if not valid:
+            decision = _object(line, "")
+        except Damaged:
             break
-        decisions.append(decision["fresh"])
+        fresh = decision.get("fresh")
+        whole = isinstance(fresh, list) and all(type(number) is int for number in fresh)
+        if decision.get("step") != step or not whole:
+            break
+        decisions.append(fresh)
         length += len(line) + 1
     return decisions, length
 

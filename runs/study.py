@@ -9,8 +9,8 @@ import functools
 import math
 import pathlib
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -33,23 +33,15 @@ MAX_TRIALS_FACTOR = 2
 SIZES = ("trials", "max_trials", "searches")
 MAY_CHANGE = (*SIZES, "config")
 
-# The model seeds of two searches never overlap, and a trial's seed does not depend on the number of
-# trials.
+# The model seeds of two searches never overlap, whatever the number of trials.
 SEEDS_PER_SEARCH = 10_000
 
 CADENCE = "evaluate_every_fresh_examples"
 
 EDGE = 0.05  # share of an axis that counts as near its end
 
-ECHO_SETTINGS = (
-    "echo.insertion",
-    "echo.policy",
-    "echo.factor",
-    "echo.max_factor",
-    "echo.shuffle_buffer",
-)
-_SETTINGS = (*ECHO_SETTINGS, "batch_size")
-MAX_LABEL = 200  # characters
+ECHO_SETTINGS = ("echo.insertion", "echo.policy", "echo.factor")
+ECHO_SETTINGS += ("echo.max_factor", "echo.shuffle_buffer")
 
 # Metrics that are shares: accuracy, and COCO's detection metrics (mAP, AP50, AR_large).
 _SHARE = re.compile(r"accuracy|mAP|A[PR]_?\w+")
@@ -97,8 +89,8 @@ class Axis:
         return record | {"min": self.min, "max": self.max}
 
     def value_at(self, position: float) -> Any:
-        """The value at a position in [0, 1): 0 is the `min` end, positions are evenly spaced in
-        the axis's scale, and each choice takes an equal share."""
+        """The value at a position in [0, 1): from `min` on, evenly spaced in the axis's scale; each
+        choice takes an equal share."""
         if self.values:
             return self.values[int(position * len(self.values))]
         return self._value(self.coordinate_at(position))
@@ -110,8 +102,8 @@ class Axis:
         return inverse(low + (high - low) * position)
 
     def coordinate(self, value: Any) -> float:
-        """Where `value` is drawn: the value, 1 - value for `log_one_minus`, the index of a choice;
-        NaN for a value that is not among the choices."""
+        """Where `value` is drawn: the value, 1 - value for `log_one_minus`, or the index of a
+        choice, NaN if there is none."""
         if self.values:
             return float(self.values.index(value)) if value in self.values else math.nan
         return 1 - value if self.scale == "log_one_minus" else value
@@ -119,22 +111,18 @@ class Axis:
     def position(self, value: float) -> float | None:
         """The inverse of `value_at`. None for a choice, an axis of no length, and a value that has
         no logarithm."""
-        if self.values or self.min == self.max:
+        coordinate = self.coordinate(value)
+        no_logarithm = self.scale != "linear" and coordinate <= 0
+        if self.values or self.min == self.max or no_logarithm:
             return None
         transform, _ = _TRANSFORMS[self.scale]
-        coordinate = self.coordinate(float(value))
-        if self.scale != "linear" and min(self.min, coordinate) <= 0:
-            return None
         low, high = transform(self.min), transform(self.max)
         return (transform(coordinate) - low) / (high - low)
 
     def near_end(self, value: Any) -> str | None:
-        """The end, "min" or "max", that `value` is within EDGE of; None in between, for a choice,
-        and without a value.
-
-        A whole number stands for all that is rounded to it: on an axis from 0 to 2, half of all
-        draws are 0 or 2, and say nothing about its ends.
-        """
+        """The end, "min" or "max", that `value` is within EDGE of; None for neither, for a choice,
+        and without a value. A whole number stands for all that is rounded to it: on an axis from 0
+        to 2, half of all draws are 0 or 2, and say nothing about its ends."""
         if self.values or value is None or math.isnan(value):
             return None
         half = 0.5 if float(value).is_integer() else 0.0
@@ -207,20 +195,18 @@ class Condition:
             config: nested configuration (a ConfigDict or a dict) that the overrides apply to.
             label: derived from the settings if None.
         """
-        settings = _settings(config) | dict(overrides)
-        insertion = settings.get("echo.insertion", "none")
-        batch_size = settings.get("batch_size")
-        label = None if label is None else plain(label, MAX_LABEL)
+        settings = {f"echo.{name}": value for name, value in (nested(config, "echo") or {}).items()}
+        settings |= {"batch_size": nested(config, "batch_size")} | dict(overrides)
+        insertion, batch_size = settings.get("echo.insertion", "none"), settings["batch_size"]
         if insertion == "none":
             return cls(name, label or INSERTIONS["none"], overrides, batch_size=batch_size)
         policy = settings.get("echo.policy", "fixed")
         factor = float(settings.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
-        if policy == "auto" and not factor:
-            augmented = augments_repeats(config, overrides)
-            factor = float(default_max_factor(batch_size or 1, augmented))
         buffer = int(settings.get("echo.shuffle_buffer", 0))
-        if policy == "auto" and not buffer:
-            buffer = default_buffer(insertion, batch_size or 1)
+        if policy == "auto":
+            augmented = augments_repeats(config, overrides)
+            factor = factor or float(default_max_factor(batch_size or 1, augmented))
+            buffer = buffer or default_buffer(insertion, batch_size or 1)
         label = label or echo_label(insertion, factor, policy)
         return cls(name, label, overrides, insertion, policy, factor, buffer, batch_size)
 
@@ -233,17 +219,14 @@ class Condition:
     @property
     def other_overrides(self) -> tuple[tuple[str, str], ...]:
         """(field, value) of what it sets besides the echo stage and the batch size."""
-        return tuple((k, str(v)) for k, v in self.overrides.items() if k not in _SETTINGS)
+        own = (*ECHO_SETTINGS, "batch_size")
+        return tuple((k, str(v)) for k, v in self.overrides.items() if k not in own)
 
 
 def default_max_factor(batch_size: int, augmented: bool) -> int:
-    """The maximum copies of an item under echo.policy=auto where echo.max_factor is 0.
-
-    Up to so many, a repeat was usually worth its step (docs/auto.md).
-
-    Args:
-        augmented: whether every repeat is re-augmented.
-    """
+    """The maximum copies of an item under echo.policy=auto where echo.max_factor is 0: up to so
+    many, a repeat was usually worth its step (docs/auto.md). `augmented`: whether every repeat is
+    re-augmented."""
     return max(2, batch_size // (2 if augmented else 4))
 
 
@@ -253,11 +236,10 @@ def augments_repeats(config: Any, overrides: Mapping[str, Any] = MappingProxyTyp
     def value(name: str) -> Any:
         return overrides.get(name, nested(config, name))
 
-    if value("echo.insertion") != "before_augmentation":
-        return False
-    if value("workload") == "cifar10":
-        return bool(value("augmentation.pad") or value("augmentation.flip"))
-    return value("workload") in ("imagenet", "coco")  # which always crop at random
+    flips = value("augmentation.pad") or value("augmentation.flip")
+    augments = value("workload") in ("imagenet", "coco")  # which always crop at random
+    augments = augments or (value("workload") == "cifar10" and bool(flips))
+    return value("echo.insertion") == "before_augmentation" and augments
 
 
 def default_buffer(insertion: str, batch_size: int) -> int:
@@ -283,10 +265,12 @@ def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
 
 def setting_label(field: str, value: Any) -> str:
     """A field that a condition sets, as labels name it: 'weight_decay = 0.01', 'budget 24,000'."""
-    return _in_words(f"{field.rpartition('.')[2]} = {value}")
+    name = field.rpartition(".")[2]
+    words = _IN_WORDS.get(name, "") if isinstance(value, int) else ""
+    return words.format(value) or f"{name} = {value}"
 
 
-# How labels name a number that a condition sets.
+# How labels name a whole number that a condition sets.
 _IN_WORDS = {
     "batch_size": "batch {:,}",
     "evaluate_every_fresh_examples": "evaluated every {:,}",
@@ -294,19 +278,6 @@ _IN_WORDS = {
     "horizon_fresh_examples": "decay over {:,}",
     "spaced_epochs": "{:,} copies an epoch apart",
 }
-
-
-def _in_words(label: str) -> str:
-    """A label with settings in words: 'no echoing, budget 24,000', not 'fresh_examples = 24000'."""
-    pattern = rf"\b({'|'.join(_IN_WORDS)}) = (\d+)\b"
-    return re.sub(pattern, lambda match: _IN_WORDS[match[1]].format(int(match[2])), label)
-
-
-def _settings(config: Any) -> dict[str, Any]:
-    """The `echo.*` values and the batch size of a nested configuration, by dotted name."""
-    settings = {f"echo.{key}": value for key, value in (nested(config, "echo") or {}).items()}
-    batch_size = nested(config, "batch_size")
-    return settings if batch_size is None else settings | {"batch_size": batch_size}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,11 +346,8 @@ class Study:
     @property
     def budgets(self) -> str:
         """The budgets of all conditions: '12,000', '6,000 to 24,000', or '' if unknown."""
-        known = [own for c in self.conditions if (own := self.budget_of(c))]
-        if not known:
-            return ""
-        ends = sorted({min(known), max(known)})
-        return " to ".join(f"{end:,}" for end in ends)
+        known = sorted({own for c in self.conditions if (own := self.budget_of(c))})
+        return " to ".join(f"{end:,}" for end in known[:1] + known[1:][-1:])
 
     @property
     def scores_values(self) -> bool:
@@ -414,25 +382,18 @@ class Study:
 
         Neither seeds nor hyperparameters depend on the condition, so equal trials of two conditions
         are a pair with matched seeds: the same initial parameters, data order, and hyperparameters.
+        The cadence of evaluations is the configuration's, divided by the copies per example: with a
+        common one, the scores of large factors would be coarse, since they need fewer fresh
+        examples. Best values do have a common one: the best of more evaluations is better by
+        chance.
         """
         settings = dict(condition.overrides) | dict(hparams)
-        if CADENCE not in settings and (every := nested(self.config, CADENCE)):
-            settings[CADENCE] = self._cadence(every, settings)
+        every = nested(self.config, CADENCE)
+        if every and CADENCE not in settings and not self.scores_values:
+            fields = ("echo.factor", "dataset.spaced_epochs")
+            copies = math.prod(float(settings.get(f, nested(self.config, f) or 1)) for f in fields)
+            settings[CADENCE] = max(1, round(every / copies))
         return settings | self.seeds(search, trial)
-
-    def _cadence(self, every: int, settings: Mapping[str, Any]) -> int:
-        """Fresh examples between evaluations: the configuration's, divided by the copies per
-        example.
-
-        Every condition is then evaluated equally often per step. With a common cadence the scores
-        of large factors would be coarse, since they need fewer fresh examples. Best values do have
-        a common one: the best of more evaluations is better by chance.
-        """
-        if self.scores_values:
-            return every
-        fields = ("echo.factor", "dataset.spaced_epochs")
-        copies = math.prod(float(settings.get(f, nested(self.config, f) or 1)) for f in fields)
-        return max(1, round(every / copies)) if copies > 0 else every
 
     def seeds(self, search: int, trial: int) -> dict[str, int]:
         """The seeds of a trial, by dotted name; without those that `config` lacks."""
@@ -468,43 +429,38 @@ class Study:
     def read(cls, directory: pathlib.Path) -> "Study":
         """The study in a directory with a study.json; raises records.Damaged."""
         try:
-            record = records.read_json(directory / records.STUDY) or {}
-            return cls.from_record(record, directory.name)
+            return cls.from_record(records.read_json(directory / records.STUDY))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise records.Damaged(f"{records.STUDY} is not a study's ({error!r})") from error
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], directory_name: str) -> "Study":
-        """The study in a study.json."""
-        config = record.get("resolved_config") or {}
-        conditions = [
-            Condition.of(c["name"], c.get("overrides", {}), config, c.get("label"))
+    def from_record(cls, record: Mapping[str, Any]) -> "Study":
+        """The study in a study.json. Equal labels of conditions are followed by their names."""
+        config = record["resolved_config"]
+        labels = [c["label"] for c in record["conditions"]]
+        conditions = (
+            Condition.of(
+                c["name"],
+                c["overrides"],
+                config,
+                c["label"] if labels.count(c["label"]) == 1 else f"{c['label']} ({c['name']})",
+            )
             for c in record["conditions"]
-        ]
+        )
         return cls(
-            name=plain(record.get("study") or directory_name, MAX_LABEL),
-            conditions=_with_unique_labels(conditions),
+            name=record["study"],
+            conditions=tuple(conditions),
             target=records.Target(**record["target"]),
-            baseline=record.get("baseline") or "",
+            baseline=record["baseline"],
             trials=record["trials"],
             searches=record["searches"],
-            budget=record.get("budget_fresh_examples"),
-            space=tuple(map(Axis.from_record, record.get("search_space") or ())),
+            budget=record["budget_fresh_examples"],
+            space=tuple(map(Axis.from_record, record["search_space"])),
             score=record.get("score", FRESH_EXAMPLES),
             config=config,
-            config_flag=record.get("config") or "",
+            config_flag=record["config"],
             record=record,
         )
-
-
-def _with_unique_labels(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """The conditions; equal labels are followed by the names."""
-    conditions = tuple(conditions)
-    count = Counter(condition.label for condition in conditions)
-    return tuple(
-        dataclasses.replace(c, label=f"{c.label} ({c.name})") if count[c.label] > 1 else c
-        for c in conditions
-    )
 
 
 def is_share(metric: str) -> bool:
@@ -544,12 +500,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite number; true and false are not."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond the range of floats
-        return False
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def plain(text: str, max_length: int | None = None) -> str:

@@ -1,12 +1,9 @@
-"""What follows a run from outside: trackers, a profile, a mirror. None can hold up or end the run.
-
-A follower is an object with any of the methods `start`, `record`, `saved`, `end`, and `close`; see
-`Followers`. It runs in a thread of its own.
-"""
+"""What follows a run from outside: trackers, a profile, a mirror. None can hold up or end it."""
 
 import argparse
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import logging
 import os
@@ -18,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runs import cli, records, trial_records
+from runs import cli, records
 from runs.cli import InputError
 from runs.study import flat
 
@@ -26,10 +23,8 @@ from runs.study import flat
 _SILENT_SECONDS = 300.0
 
 # What trackers compare runs by, besides what a search has drawn.
-_COMPARED = (
-    *("echo.insertion", "echo.policy", "echo.factor", "echo.shuffle_buffer", "batch_size"),
-    *("optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay", "workload"),
-)
+_COMPARED = ("echo.insertion", "echo.policy", "echo.factor", "echo.shuffle_buffer", "batch_size")
+_COMPARED += ("optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay", "workload")
 _SCORES = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
 _FAILED = ("diverged", "failed")
 
@@ -61,28 +56,29 @@ class Tools:
         """
         from runs import processes
 
-        if not processes.is_first():
-            return Followers({}, say)
-        run = Tracked(workdir, self.root, config) if self.trackers else None
-        followers = {f"--tracker={name}": TRACKERS[name][0](run) for name in self.trackers}
-        if self.mirror:
-            followers["--mirror"] = self._mirror(workdir, say)
+        run, make = Tracked(workdir, self.root, config), dict[str, Callable[[int], Any]]()
+        for name in self.trackers:
+            make[f"--tracker={name}"] = functools.partial(TRACKERS[name][0], run)
+        make |= self._mirror(workdir, say)
         profile = Profile(workdir, *self.profile, say) if self.profile else None
-        return Followers(followers, say, profile)
+        return Followers(make if processes.is_first() else {}, say, profile)
 
     def copy(self, directory: pathlib.Path, say: Callable[[str], None]) -> None:
         """Brings the mirror of a directory, `root` or below it, up to date, and waits for it."""
         from runs import processes
 
-        if self.mirror and processes.is_first():
-            Followers({"--mirror": self._mirror(directory, say)}, say).close()
+        followers = Followers(self._mirror(directory, say) if processes.is_first() else {}, say)
+        followers.tell("start", 0)
+        followers.close()
 
-    def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> Any:
+    def _mirror(
+        self, directory: pathlib.Path, say: Callable[[str], None]
+    ) -> dict[str, Callable[[int], Any]]:
         from runs.mirror import Mirror
 
         place = directory.absolute().relative_to(self.root.absolute()).as_posix()
         url = self.mirror if place == "." else f"{self.mirror.rstrip('/')}/{place}"
-        return Mirror(directory, url, say)
+        return {"--mirror": lambda _: Mirror(directory, url, say)} if self.mirror else {}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -120,9 +116,9 @@ def _trackers(text: str) -> tuple[str, ...]:
     names = () if text == "none" else tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in TRACKERS:
+            allowed = ", ".join(TRACKERS)
             raise InputError(
-                f"--tracker is {text!r}; allowed: {', '.join(TRACKERS)}, separated by commas, or "
-                "none"
+                f"--tracker is {text!r}; allowed: {allowed}, separated by commas, or none"
             )
         package = TRACKERS[name][1]
         if importlib.util.find_spec(package) is None:
@@ -135,10 +131,9 @@ def _trackers(text: str) -> tuple[str, ...]:
 
 def steps_to_profile(text: str) -> tuple[int, int]:
     """'START:STOP' as two numbers; raises InputError."""
-    start, colon, stop = text.partition(":")
-    numbers = colon and cli.is_whole_number(start) and cli.is_whole_number(stop)
-    if numbers and 1 <= int(start) < int(stop):
-        return int(start), int(stop)
+    numbers = [int(part) for part in text.split(":") if cli.is_whole_number(part)]
+    if text.count(":") == 1 and len(numbers) == 2 and 1 <= numbers[0] < numbers[1]:
+        return numbers[0], numbers[1]
     raise InputError(
         f"--profile is {text!r}; allowed: START:STOP, the first step to trace, from 1, and the "
         "step before which the trace ends"
@@ -146,124 +141,107 @@ def steps_to_profile(text: str) -> tuple[int, int]:
 
 
 class Followers:
-    """Passes a run's events on. A follower that fails is named in a warning, and left out from then
-    on.
+    """Tells what follows a run of its events, each in a thread of its own. A follower that fails is
+    named in a warning, and left out from then on.
+
+    A follower has a method for each event that it needs:
+    * `record(record)`: the run has written `step`, `fresh_examples`, `split`, and numbers by name;
+    * `saved()`: a checkpoint is complete;
+    * `end(result)`: the run has ended with this result.json, perhaps to be resumed later;
+    * `close()`: comes last, also if an error prevented a result.
 
     Args:
-        followers: by name.
+        make: by name, what makes a follower at the event `start(fresh_examples)`: the run is about
+            to take its first step in this process, at this position, and later records of an
+            earlier process will be recorded again.
         say: called with the warning.
         profile: is told of each step.
     """
 
     def __init__(
         self,
-        followers: Mapping[str, Any],
+        make: Mapping[str, Callable[[int], Any]],
         say: Callable[[str], None],
         profile: "Profile | None" = None,
     ):
-        self._profile, self._say = profile, say
-        self._queues: list[tuple[str, queue.SimpleQueue, threading.Thread]] = []
-        for name, follower in followers.items():
+        self._say, self._profile = say, profile
+        self._queues: list[tuple[queue.SimpleQueue, threading.Thread]] = []
+        for name, maker in make.items():
             events = queue.SimpleQueue()
-            work = threading.Thread(
-                target=self._follow, args=(name, follower, events), name=name, daemon=True
+            follow = threading.Thread(
+                target=self._follow, args=(maker, events), name=name, daemon=True
             )
-            work.start()
-            self._queues.append((name, events, work))
-
-    def start(self, fresh_examples: int) -> None:
-        """The run is about to take its first step in this process, at this position. Later records
-        of an earlier process will be recorded again."""
-        self._put("start", fresh_examples)
+            follow.start()
+            self._queues.append((events, follow))
 
     def step(self, step: int) -> None:
         """The run is about to take a step; the first one is 1."""
         if self._profile:
             self._profile.step(step)
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        """The run has written a record: `step`, `fresh_examples`, `split`, and numbers by name."""
-        self._put("record", record)
-
-    def saved(self) -> None:
-        """A checkpoint is complete."""
-        self._put("saved")
-
-    def end(self, result: Mapping[str, Any]) -> None:
-        """The run has ended with this result.json, perhaps to be resumed later."""
-        self._put("end", result)
-        if self._profile:
-            self._profile.end()
+    def tell(self, event: str, *arguments: Any) -> None:
+        """Passes an event on without waiting."""
+        for events, _ in self._queues:
+            events.put((event, arguments))
 
     def close(self) -> None:
-        """Waits for the followers; called once, last, also if an error prevented a result."""
+        """Waits for the followers; called once, last."""
         if self._profile:
             self._profile.close()
         # One after the other: the mirror comes last, and copies what the others have written.
-        for name, events, work in self._queues:
+        for events, follow in self._queues:
             events.put(("close", ()))
             events.put(None)
-            work.join(_SILENT_SECONDS)
-            if work.is_alive():
-                self._say(f"warning: {name} does not answer; the run ends without it")
+            follow.join(_SILENT_SECONDS)
+            if follow.is_alive():
+                self._say(f"warning: {follow.name} does not answer; the run ends without it")
 
-    def _put(self, event: str, *arguments: Any) -> None:
-        for _, events, _ in self._queues:
-            events.put((event, arguments))
-
-    def _follow(self, name: str, follower: Any, events: queue.SimpleQueue) -> None:
+    def _follow(self, make: Callable[[int], Any], events: queue.SimpleQueue) -> None:
+        follower = None
         try:
             while item := events.get():
-                if method := getattr(follower, item[0], None):
-                    method(*item[1])
+                event, arguments = item
+                if event == "start":
+                    follower = make(*arguments)
+                elif hasattr(follower, event):
+                    getattr(follower, event)(*arguments)
         except Exception as error:
+            name = threading.current_thread().name
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self._say(f"warning: {name} failed ({reason}); the run continues without it")
 
 
 class Profile:
-    """Traces a range of steps into WORKDIR/profile, which TensorBoard and Perfetto display.
+    """Traces the steps from `start` until `stop`, without it, into WORKDIR/profile, which
+    TensorBoard and Perfetto display.
 
     The host's regions (read, decode, echo, augment, transfer, step, evaluate, save) are named in it
     by `jax.profiler.TraceAnnotation`, which costs next to nothing while no trace is taken.
-
-    Args:
-        workdir: the run's directory.
-        start: the first step of the trace, counted from 1.
-        stop: the step before which the trace ends.
-        say: prints a line.
     """
 
     def __init__(self, workdir: pathlib.Path, start: int, stop: int, say: Callable[[str], None]):
         self._directory, self._say = workdir / records.PROFILE, say
-        self._start, self._stop = start, stop
-        self._tracing, self._traced = False, False
+        self._steps, self._tracing, self._traced = range(start, stop), False, False
 
     def step(self, step: int) -> None:
         import jax
 
-        if self._tracing and step >= self._stop:
-            self.close()
-        elif not self._tracing and self._start <= step < self._stop:
+        if step in self._steps and not self._tracing:
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every call of Python would bury the named regions
             jax.profiler.start_trace(self._directory, profiler_options=options)
             self._tracing = self._traced = True
-
-    def end(self) -> None:
-        self.close()
-        if not self._traced:
-            self._say(
-                f"warning: this launch trained none of the steps {self._start}:{self._stop} of "
-                "--profile, so there is no trace"
-            )
-
-    def close(self) -> None:
-        import jax
-
-        if self._tracing:
+        elif step not in self._steps and self._tracing:
             self._tracing = False
             jax.profiler.stop_trace()
+
+    def close(self) -> None:
+        self.step(self._steps.stop)
+        if not self._traced:
+            self._say(
+                f"warning: this launch trained none of the steps {self._steps.start}:"
+                f"{self._steps.stop} of --profile, so there is no trace"
+            )
 
 
 class Tracked:
@@ -286,20 +264,16 @@ class Tracked:
         self.group = root.absolute().name
         self.name = path.as_posix() if path.parts else self.group
         self.config = flat(config)
-        self.hparams: dict[str, Any] = dict(zip(("condition", "search"), path.parts, strict=False))
-        self.hparams |= {name: self.config[name] for name in _COMPARED}
-        with contextlib.suppress(records.Damaged):
-            record = trial_records.read_hparams(workdir)
-            drawn = record.pop("hparams", None) or {}
-            self.hparams |= record | drawn
+        record = records.read_json(workdir / records.HPARAMS)
+        self.hparams = {name: self.config[name] for name in _COMPARED} | record
+        self.hparams |= self.hparams.pop("hparams", {})
 
     def identity(self, tracker: str, new: Callable[[], str]) -> str:
         """The run's identity with a tracker: that of an earlier process, or a new one."""
-        path, known = self.workdir / records.TRACKED, {}
+        path = self.workdir / records.TRACKED
         with self._lock:
-            with contextlib.suppress(records.Damaged):
-                known = records.read_json(path) or {}
-            if not isinstance(known.get(tracker), str):
+            known = records.read_json(path)
+            if tracker not in known:
                 known[tracker] = new()
                 records.write_json(path, known)
             return known[tracker]
@@ -325,25 +299,18 @@ class TensorBoard:
     process then waits forever for someone to empty the thread's queue.
     """
 
-    def __init__(self, run: Tracked):
-        self._run = run
-        self._writer: Any = None
-
-    def start(self, fresh_examples: int) -> None:
+    def __init__(self, run: Tracked, fresh_examples: int):
         from tensorboardX import summary
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
 
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it reports every NaN
-        directory = self._run.workdir / records.TENSORBOARD
+        directory = run.workdir / records.TENSORBOARD
         directory.mkdir(exist_ok=True)
-        self._summary, self._event = summary, event_pb2
-        self._writer = EventsWriter(str(directory / "events"))
+        self._summary, self._writer = summary, EventsWriter(str(directory / "events"))
         # TensorBoard drops what an earlier process has recorded from here on.
-        restart = event_pb2.SessionLog(status="START")  # pyright: ignore
-        self._write(fresh_examples + 1, session_log=restart)
+        self._write(fresh_examples + 1, session_log={"status": "START"})
         tags = [f"score/{name}" for name in ("reached", "best", *_SCORES)]
-        experiment, row, _ = summary.hparams(self._run.hparams, dict.fromkeys(tags))
+        experiment, row, self._success = summary.hparams(run.hparams, dict.fromkeys(tags))
         self._write(fresh_examples, summary=experiment)
         self._write(fresh_examples, summary=row)
 
@@ -351,16 +318,13 @@ class TensorBoard:
         self._add(_scalars(record), record["fresh_examples"])
 
     def end(self, result: Mapping[str, Any]) -> None:
-        if result["status"] == "preempted":
-            return
-        self._add(_scores(result), result["fresh_examples"])
-        if result["status"] not in _FAILED:  # tensorboardX writes only successes
-            _, _, ended = self._summary.hparams({}, {})
-            self._write(result["fresh_examples"], summary=ended)
+        if result["status"] != "preempted":
+            self._add(_scores(result), result["fresh_examples"])
+        if result["status"] in records.COUNTABLE:
+            self._write(result["fresh_examples"], summary=self._success)
 
     def close(self) -> None:
-        if self._writer:
-            self._writer.close()
+        self._writer.close()
 
     def _add(self, values: Mapping[str, float], fresh_examples: int) -> None:
         for tag, value in values.items():
@@ -368,17 +332,16 @@ class TensorBoard:
         self._writer.flush()
 
     def _write(self, step: int, **content: Any) -> None:
-        event = self._event.Event(wall_time=time.time(), step=step, **content)  # pyright: ignore
+        from tensorboardX.proto import event_pb2
+
+        event = event_pb2.Event(wall_time=time.time(), step=step, **content)  # pyright: ignore
         self._writer.write_event(event)
 
 
 class WeightsAndBiases:
     """Logs to Weights & Biases, in the project of WANDB_PROJECT (default: data-echoing)."""
 
-    def __init__(self, run: Tracked):
-        self._run = run
-
-    def start(self, fresh_examples: int) -> None:
+    def __init__(self, run: Tracked, fresh_examples: int):
         del fresh_examples  # the axis of a run that resumes continues by itself
         os.environ.setdefault("WANDB_SILENT", "true")  # no prompts over the display of progress
         import wandb  # pyright: ignore[reportMissingImports]
@@ -386,13 +349,13 @@ class WeightsAndBiases:
         settings = wandb.Settings(console="off")
         self._wandb = wandb.init(
             project=settings.project or "data-echoing",
-            group=self._run.group,
-            name=self._run.name,
-            id=self._run.identity("wandb", lambda: secrets.token_hex(8)),
+            group=run.group,
+            name=run.name,
+            id=run.identity("wandb", lambda: secrets.token_hex(8)),
             resume="allow",
             reinit="create_new",
-            config=self._run.config,
-            dir=str(self._run.workdir),
+            config=run.config,
+            dir=str(run.workdir),
             settings=settings,
         )
         self._wandb.define_metric("*", step_metric="fresh_examples")
@@ -409,25 +372,21 @@ class WeightsAndBiases:
 class MLflow:
     """Logs to MLflow, in an experiment named after the study, at MLFLOW_TRACKING_URI."""
 
-    def __init__(self, run: Tracked):
-        self._run = run
-
-    def start(self, fresh_examples: int) -> None:
+    def __init__(self, run: Tracked, fresh_examples: int):
         del fresh_examples  # MLflow keeps every value of a step
         import mlflow  # pyright: ignore[reportMissingImports]
 
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every new experiment
-        self._mlflow, self._client = mlflow, mlflow.MlflowClient()
-        self._id = self._run.identity("mlflow", self._create)
-        self._client.update_run(self._id, status="RUNNING")
+        def create() -> str:
+            experiment = mlflow.set_experiment(run.group).experiment_id
+            identity = self._client.create_run(experiment, run_name=run.name).info.run_id
+            for name, value in (run.config | run.hparams).items():
+                self._client.log_param(identity, name, value)
+            return identity
 
-    def _create(self) -> str:
-        experiment = self._mlflow.set_experiment(self._run.group).experiment_id
-        run_id = self._client.create_run(experiment, run_name=self._run.name).info.run_id
-        params = self._run.config | self._run.hparams
-        for name, value in params.items():
-            self._client.log_param(run_id, name, value)
-        return run_id
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every new experiment
+        self._client = mlflow.MlflowClient()
+        self._id = run.identity("mlflow", create)
+        self._client.update_run(self._id, status="RUNNING")
 
     def record(self, record: Mapping[str, Any]) -> None:
         self._log(_scalars(record), record["fresh_examples"])
@@ -447,7 +406,7 @@ class MLflow:
 
 
 # By name: the tracker, and its package.
-TRACKERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+TRACKERS: dict[str, tuple[Callable[[Tracked, int], Any], str]] = {
     "tensorboard": (TensorBoard, "tensorboardX"),
     "wandb": (WeightsAndBiases, "wandb"),
     "mlflow": (MLflow, "mlflow"),
@@ -481,7 +440,7 @@ class Recorder:
         """Appends a record: `step`, `fresh_examples`, `split`, and numbers by name."""
         if self.active:
             self._metrics.write(record)
-            self._followers.record(record)
+            self._followers.tell("record", record)
 
     def sync(self) -> records.Extent:
         """Forces records to disk; returns the extent of metrics.jsonl."""
@@ -491,10 +450,8 @@ class Recorder:
         """Forces metrics.jsonl to disk and closes it; the result, which says that it is whole, may
         follow."""
         if self.active:
-            try:
+            with contextlib.closing(self._metrics):
                 self._extent = self._metrics.sync()
-            finally:
-                self._metrics.close()
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """Writes result.json, the last record; returns its content. A run that has finished no
@@ -505,5 +462,5 @@ class Recorder:
                     if records.is_error_file(path.name) and path.is_file():
                         path.unlink()
             result = records.write_result(self._workdir, result, self._extent)
-            self._followers.end(result)
+            self._followers.tell("end", result)
         return result

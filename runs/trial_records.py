@@ -5,6 +5,7 @@ a trial are compared with one another and with the plan of their study.
 """
 
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from configs import base
 from echo.spec import abbreviated
 from runs import records
 from runs.records import Damaged
-from runs.study import Study, flat, is_number, nested
+from runs.study import Study, flat, nested
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +59,9 @@ def read(
     """
     workdir = pathlib.Path(workdir)
     trial = TrialRecords(
-        read_config(workdir),
-        read_hparams(workdir),
-        read_result(workdir),
+        records.read_json(workdir / records.CONFIG),
+        records.read_json(workdir / records.HPARAMS),
+        records.read_json(workdir / records.RESULT),
         records.read_metrics(workdir),
     )
     # a trial whose workers were killed before it began has failed without any other record
@@ -78,73 +79,35 @@ def check_place(
     config: Mapping[str, Any], search: Mapping[str, Any], place: records.TrialPath, study: Study
 ) -> None:
     """Checks that a trial's config.json and hparams.json are what its study plans there; raises
-    Damaged.
-
-    Fields that only one of the records has are as old, or as new, as that record.
-    """
+    Damaged. A field that only one of the records has is newer than the other."""
     for name, own in dataclasses.asdict(place).items():
         if search.get(name, own) != own:
             raise Damaged(f"{records.HPARAMS} is of {name} {abbreviated(search[name])}")
     if not config:
         return
-    recorded = search.get("hparams") or {}
-    hparams = {axis.field: recorded[axis.field] for axis in study.space if axis.field in recorded}
+    condition, values = study.condition(place.condition), flat(config["config"])
+    drawn = values | (search.get("hparams") or {})
+    hparams = {axis.field: drawn.get(axis.field, math.nan) for axis in study.space}
     for axis in study.space:
-        if axis.field in hparams and not axis.draws(hparams[axis.field]):
+        if not axis.draws(hparams[axis.field]):
             raise Damaged(
                 f"{records.HPARAMS}: {axis.field} is {abbreviated(hparams[axis.field])}, which the "
                 f"search of the study does not draw ({axis})"
             )
-    condition = study.condition(place.condition)
     planned = study.settings | study.trial_settings(condition, place.search, place.trial, hparams)
-    unknown = {axis.field for axis in study.space if axis.field not in hparams}
-    for name, value in flat(config.get("config") or {}).items():
+    for name, value in values.items():
         own = planned.get(name, value)
-        same = own == value or (isinstance(own, str) and _reads_as(own, value))
-        if not same and name not in unknown and name not in base.MAY_CHANGE_IN_STUDY:
+        if own != value and name not in base.MAY_CHANGE_IN_STUDY:
             raise Damaged(
                 f"{records.CONFIG} is of another plan: {name} is {abbreviated(value)}, and that of "
                 f"the study is {abbreviated(own)}"
             )
-    varied = {*condition.overrides, *(axis.field for axis in study.space)}
-    if any(name.startswith("dataset.") for name in varied - {"dataset.spaced_epochs"}):
+    varied = {*condition.overrides, *hparams} - {"dataset.spaced_epochs"}
+    if any(name.startswith("dataset.") for name in varied):
         return  # the study says nothing about data that a condition or search chooses
     own, planned_data = (nested(r, "dataset.fingerprint") for r in (config, study.record))
-    if own is not None and planned_data is not None and own != planned_data:
+    if None not in (own, planned_data) and own != planned_data:
         raise Damaged(
             f"{records.CONFIG} is of other data (fingerprint {abbreviated(own)}, and that of the "
             f"study is {abbreviated(planned_data)})"
         )
-
-
-def _reads_as(text: str, value: Any) -> bool:
-    """Whether a field reads `text`, as which a study may give any value, as `value`."""
-    if isinstance(value, bool):
-        return text.lower() in (("true", "1") if value else ("false", "0"))
-    try:
-        return is_number(value) and float(text) == value
-    except ValueError:
-        return False
-
-
-def read_config(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of config.json, empty if it does not exist; raises Damaged."""
-    return records.read_json(workdir / records.CONFIG) or {}
-
-
-def read_hparams(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of hparams.json, empty if it does not exist; raises Damaged."""
-    return records.read_json(workdir / records.HPARAMS) or {}
-
-
-def read_result(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of result.json, empty if it does not exist; raises Damaged."""
-    return records.read_json(workdir / records.RESULT) or {}
-
-
-def intact_result(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of result.json, empty if it does not exist or is damaged."""
-    try:
-        return read_result(workdir)
-    except Damaged:
-        return {}

@@ -1,60 +1,30 @@
-"""Enters a run's directory: a new one, an interrupted run to resume, or a finished one."""
+"""A run's directory: a new one, an interrupted run to resume, or a finished one."""
 
 import contextlib
 import fcntl
-import itertools
+import functools
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from configs import base
-from runs import cli, records, trial_records
+from runs import cli, processes, records
+from runs.checkpoints import Checkpoints
 from runs.cli import InputError
+from runs.records import Damaged
 from runs.study import flat
 
 
-def enter(
-    workdir: pathlib.Path,
-    record: dict[str, Any],
-    may_change: Collection[str],
-    lock: contextlib.ExitStack | None,
-) -> dict[str, Any] | None:
-    """Creates `workdir` and its config.json, or checks that `workdir` contains the same run.
+class NothingToResume(InputError):
+    """The run in `workdir` has checkpoints, but none is usable."""
 
-    Args:
-        workdir: the run's directory.
-        record: the content of config.json: `config`, `dataset` with its fingerprint, and anything
-            else to record.
-        may_change: fields of the configuration that may differ from the existing run.
-        lock: receives the directory's lock, which is not taken for a finished run; None if the
-            caller holds it.
-
-    Returns:
-        The result of a finished run, else None.
-
-    Raises:
-        InputError: the directory cannot be used, or contains something else, an unfinished run of
-            another schema version, or a run that another process is training. Nothing is changed
-            then.
-    """
-    with cli.writing_to(workdir):
-        if finished := checked(workdir, record, may_change):
-            return finished
-        workdir.mkdir(parents=True, exist_ok=True)
-        if lock is not None:
-            if not lock.enter_context(held(workdir / records.LOCK)):
-                raise InputError(
-                    f"{workdir} is in use by another process; wait until it ends, or give "
-                    "another directory"
-                )
-            # check again under the lock: its previous owner may just have finished the run
-            if finished := checked(workdir, record, may_change):
-                return finished
-        if not (workdir / records.CONFIG).exists():
-            content = {"schema_version": records.SCHEMA_VERSION, **record}
-            records.write_json(workdir / records.CONFIG, content)
-        return None
+    def __init__(self, workdir: pathlib.Path, reasons: str):
+        super().__init__(
+            f"{workdir} contains a run that cannot be resumed ({reasons}); restore those files, or "
+            "give another directory"
+        )
+        self.workdir, self.reasons = workdir, reasons
 
 
 def checked(
@@ -64,14 +34,18 @@ def checked(
     nothing.
 
     Args:
-        workdir, record, may_change: as of `enter`.
+        workdir: the run's directory.
+        record: the content of config.json: `config`, `dataset` with its fingerprint, and anything
+            else to record.
+        may_change: fields of the configuration that may differ from the existing run.
 
     Raises:
-        InputError: `record` may not be trained there.
+        InputError: the directory contains something else, or a run of another configuration, data
+            set, or schema version.
     """
     with cli.damage_explained(f"the run in {workdir}", "restore that file, or give another one"):
         there = records.read_json(workdir / records.CONFIG)
-    if there is None:
+    if not there:
         if os.path.lexists(workdir) and not is_new(workdir):
             raise InputError(f"{workdir} exists but contains no run; give a new or empty directory")
         return None
@@ -83,8 +57,96 @@ def checked(
             f"{workdir} contains a run with another configuration, which differs in "
             f"{'; '.join(changed)}; give those values, or another directory"
         )
-    result = trial_records.intact_result(workdir)
+    result = records.intact_result(workdir)
     return result if result.get("status") in records.FINISHED else None
+
+
+def enter(
+    workdir: pathlib.Path,
+    record: dict[str, Any],
+    may_change: Collection[str],
+    lock: contextlib.ExitStack | None,
+) -> dict[str, Any] | None:
+    """Locks `workdir`, checks it again, and writes its config.json if there is none.
+
+    Args:
+        workdir, record, may_change: as of `checked`, which has passed.
+        lock: receives the directory's lock; None if the caller holds it.
+
+    Returns:
+        The result of a run that another process has just finished, else None.
+
+    Raises:
+        InputError: another process is training in the directory, or it cannot be written to.
+    """
+    with cli.writing_to(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        if lock is not None and not lock.enter_context(held(workdir / records.LOCK)):
+            raise InputError(
+                f"{workdir} is in use by another process; wait until it ends, or give another "
+                "directory"
+            )
+        if finished := checked(workdir, record, may_change):
+            return finished
+        if not (workdir / records.CONFIG).exists():
+            content = {"schema_version": records.SCHEMA_VERSION, **record}
+            records.write_json(workdir / records.CONFIG, content)
+        return None
+
+
+def newest_usable(
+    workdir: pathlib.Path, checkpoints: Checkpoints, like: Any, say: Callable[[str], None]
+) -> tuple[int, Any, Any] | None:
+    """The (step, arrays, value) of the newest checkpoint that is intact and whose records exist;
+    None if there are no checkpoints.
+
+    Checkpoints that are not usable and a damaged result, which resuming the run writes again, are
+    moved to WORKDIR/damaged and reported.
+
+    Args:
+        like: a pytree with the structure and sharding of the arrays.
+        say: called with a line for everything that is moved.
+
+    Raises:
+        NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
+    """
+    damaged, unusable, newest = workdir / records.DAMAGED, dict[int, str](), None
+    for step in checkpoints.steps():
+        try:
+            value = checkpoints.value(step)  # of all: Orbax reads their metadata when it saves
+            if newest is None:
+                missing = functools.partial(_missing, workdir, value["records"])
+                if why := processes.decided_by_first(missing):
+                    raise Damaged(why)
+                newest = step, checkpoints.restore(step, like), value
+        except Damaged as error:
+            unusable[step] = str(error)
+    if newest is None and unusable:
+        reasons = (f"checkpoint {step}: {why}" for step, why in unusable.items())
+        raise NothingToResume(workdir, "; ".join(reasons))
+    for step, why in unusable.items():
+        processes.decided_by_first(functools.partial(checkpoints.set_aside, step, damaged))
+        say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
+    processes.decided_by_first(lambda: _set_result_aside(workdir, say))
+    if newest and unusable:
+        say(f"resuming from checkpoint {newest[0]}; the others are in {damaged}")
+    return newest
+
+
+def _missing(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> str:
+    """The reasons why files do not begin with what a checkpoint covers; '' if they do."""
+    reasons = (records.Extent(**e).missing_from(workdir / name) for name, e in extents.items())
+    return ", ".join(filter(None, reasons))
+
+
+def _set_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
+    try:
+        records.read_json(workdir / records.RESULT)
+    except Damaged as error:
+        with cli.writing_to(workdir):
+            aside = records.free_path(workdir / records.DAMAGED, records.RESULT)
+            (workdir / records.RESULT).rename(aside)
+        say(f"warning: {workdir}: {error}; it is moved to {aside}, and the run resumes")
 
 
 def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
@@ -93,39 +155,34 @@ def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
     The cache may be written before it is known whether the run or study can be.
     """
     cache = config.dataset.cache_dir
-    with cli.writing_to(directory):
-        # Not by `resolve`, which raises RuntimeError for a loop of symbolic links.
-        place = pathlib.Path(os.path.realpath(cli.expanded(cache)))
-        if cache and place.is_relative_to(os.path.realpath(directory)):
-            raise InputError(
-                f"dataset.cache_dir is {cache}, which is in {flag}={directory}; allowed: a "
-                "directory outside it"
-            )
+    # Not by `resolve`, which raises RuntimeError for a loop of symbolic links.
+    if cache and pathlib.Path(os.path.realpath(cli.expanded(cache))).is_relative_to(
+        os.path.realpath(directory)
+    ):
+        raise InputError(
+            f"dataset.cache_dir is {cache}, which is in {flag}={directory}; allowed: a directory "
+            "outside it"
+        )
 
 
 def is_new(workdir: pathlib.Path) -> bool:
     """Whether a directory contains no run. It may contain what a study writes before a trial
     starts, also for one whose workers were killed then; hidden files; and damaged records."""
     kept = [records.HPARAMS, records.LOCK, records.DAMAGED]
-    if trial_records.intact_result(workdir).get("status") == "failed":
+    if records.intact_result(workdir).get("status") == "failed":
         kept.append(records.RESULT)
     names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
     return all(name in kept or name.startswith(".") for name in names)
 
 
 def set_aside(workdir: pathlib.Path) -> pathlib.Path:
-    """Moves the content of a run's directory to a new directory in WORKDIR/damaged.
-
-    The lock stays; its owner must be the caller. The run can then start over. Returns the new
-    directory.
-    """
+    """Moves the content of a run's directory to a new directory in WORKDIR/damaged, so that the run
+    can start over. The lock stays; its owner must be the caller. Returns the new directory."""
     content = [p for p in workdir.iterdir() if p.name not in (records.LOCK, records.DAMAGED)]
     # The result first: if this process is killed, what is left must not look like a finished run.
     content.sort(key=lambda path: path.name != records.RESULT)
-    damaged = workdir / records.DAMAGED
-    numbered = (damaged / f"run_{number}" for number in itertools.count(1))
-    place = next(path for path in numbered if not os.path.lexists(path))
-    place.mkdir(parents=True)
+    place = records.free_path(workdir / records.DAMAGED, "run")
+    place.mkdir()
     for path in content:
         path.rename(place / path.name)
     return place
@@ -147,11 +204,8 @@ def differences(
 
 @contextlib.contextmanager
 def held(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
-    """Locks the file `path` within the context; yields False if another process holds the lock.
-
-    Args:
-        path: the file, which is created if it does not exist.
-        wait: whether to wait until no other process holds the lock.
+    """Locks the file `path`, which is created, within the context; yields False if another process
+    holds the lock, unless it is to `wait`.
 
     Raises:
         InputError: the file system does not support locks.

@@ -115,7 +115,7 @@ class _Launch:
                 if not (ended or self._running() or self._over()):
                     time.sleep(_POLL_SECONDS)  # other launches hold the trials that are left
                 if not self.executor.here:
-                    self.progress.update(self._status())
+                    self.progress.update(self._status)
         for queue in self._queues.values():
             if queue.over and queue.counted < queue.needed:
                 self.progress.say(

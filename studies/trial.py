@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import train
-from runs import cli, processes, records, resuming, trial_records, workdirs
+from runs import cli, processes, records, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
 from runs.tracking import Tools
@@ -97,7 +97,7 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
                 trained = _train(study, unit, to_train, study_dir, progress)
                 results |= zip(to_train, trained, strict=True)
                 return Outcome(results, to_train, tuple(notes))
-            except resuming.NothingToResume as error:
+            except workdirs.NothingToResume as error:
                 moved_to = processes.decided_by_first(
                     lambda where=error.workdir: str(workdirs.set_aside(where))
                 )
@@ -176,7 +176,7 @@ def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, 
     # The clocks and numbers of a trial that resumes include what it shared before.
     checkpoints = (workdir / records.CHECKPOINTS).glob("*")
     resumes = any(records.is_numbered(path.name) for path in checkpoints)
-    before = trial_records.read_hparams(workdir) if resumes else {}
+    before = records.read_json(workdir / records.HPARAMS) if resumes else {}
     record = {
         "condition": unit.condition,
         "search": unit.search,
@@ -220,14 +220,15 @@ def _damage(study: Study, place: records.TrialPath, workdir: pathlib.Path) -> st
     """Why `workdir` holds neither a finished trial of the study nor one to resume; None if it holds
     either, or nothing yet."""
     try:
-        if trial_records.read_result(workdir).get("status") in records.FINISHED:
+        if records.read_json(workdir / records.RESULT).get("status") in records.FINISHED:
             trial_records.read(workdir, place, study)
             return None
         # what follows the last checkpoint in metrics.jsonl is written again
-        recorded = trial_records.read_config(workdir)
+        recorded = records.read_json(workdir / records.CONFIG)
         if not recorded and not workdirs.is_new(workdir):
             return f"{records.CONFIG} is missing"
-        trial_records.check_place(recorded, trial_records.read_hparams(workdir), place, study)
+        hparams = records.read_json(workdir / records.HPARAMS)
+        trial_records.check_place(recorded, hparams, place, study)
     except records.Damaged as error:
         return str(error)
     return None

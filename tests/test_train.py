@@ -182,7 +182,7 @@ def test_a_run_that_blows_up_ends_as_diverged(tmp_path):
 def test_the_progress_line_counts_repeats_only_if_there_are_any(fields, repeats, tmp_path):
     lines = []
     progress = Progress(quiet=True)
-    progress.update = lambda status: lines.append(str(status))
+    progress.update = lambda status: lines.append(status())
     train.train(mini(**fields, budget__fresh_examples=160), tmp_path / "run", progress)
     assert lines
     assert all(("with repeats" in line) == repeats for line in lines)

@@ -204,7 +204,7 @@ def _read_replay(config: ConfigDict) -> list[list[int]] | None:
     path = cli.expanded(config.echo.replay)
     try:
         decisions, length = records.read_decisions(path)
-        run = records.read_json(path.with_name(records.CONFIG)) or {}
+        run = records.read_json(path.with_name(records.CONFIG))
         if run.get("schema_version", records.SCHEMA_VERSION) != records.SCHEMA_VERSION:
             raise ValueError(f"the run is of schema version {run['schema_version']}")
         possible = (len(fresh) == streams and {*fresh} <= {*allowed} for fresh in decisions)

@@ -107,7 +107,7 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
     with cli.damage_explained(f"the run in {workdir}"), cli.writing_to(workdir):
         record = records.read_json(workdir / records.CONFIG)
         result = records.read_json(workdir / records.RESULT) or {"status": "interrupted"}
-        if record is None:
+        if not record:
             raise cli.InputError(
                 f"{workdir} contains no run (no {records.CONFIG}); give the directory of a run"
             )

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,10 +17,10 @@ from configs import base
 from pipeline import streams
 from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch
-from runs import cli, origins, processes, records, resuming, tracking, workdirs
+from runs import cli, origins, processes, records, tracking, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
-from runs.progress import Progress, Status, TimeLeft
+from runs.progress import SEPARATOR, Progress, TimeLeft, duration
 from runs.tracking import Recorder
 from training import check, divergence, optimizer
 from training.experiment import Experiment, make_experiment, open_splits_of
@@ -146,11 +147,12 @@ class Run:
         state = self.experiment.program.init(self.config.seed.model)
         self.clock = Clock()  # starts here, after what is compiled once per process
         self._running = opened.enter_context(contextlib.ExitStack())  # closed before the result
-        self.checkpoints = Checkpoints(self.workdir / records.CHECKPOINTS, self.followers.saved)
+        saved = functools.partial(self.followers.tell, "saved")
+        self.checkpoints = Checkpoints(self.workdir / records.CHECKPOINTS, saved)
         self.iterator, keep_bytes = iter(self.experiment.batches), 0
         for part in (self.checkpoints, self.iterator, self.progress, self.policy):
             self._running.callback(part.close)
-        usable = resuming.newest_usable(self.workdir, self.checkpoints, state, self.progress.say)
+        usable = workdirs.newest_usable(self.workdir, self.checkpoints, state, self.progress.say)
         if usable:
             self._saved, state, value = usable
             self.iterator.set_state(value["input"])
@@ -160,7 +162,7 @@ class Run:
         self.stepper.state = state
         self.recorder = Recorder(self.workdir, keep_bytes, self.followers)
         self._running.callback(self.recorder.close)
-        self.followers.start(self.counters.fresh_examples)
+        self.followers.tell("start", self.counters.fresh_examples)
         self.policy.resume(self.workdir, self.counters.step)
 
     def step(self, stop: bool = False) -> bool:
@@ -369,7 +371,7 @@ class Run:
             if why:  # a step that has been dispatched since does not count
                 at.step, at.fresh_examples = step, position["fresh_examples"]
                 raise Ended("diverged", why)
-            self.progress.update(self._status())
+            self.progress.update(self._status)
 
     # The end.
 
@@ -423,19 +425,21 @@ class Run:
             "input_wait_fraction": round(self.clock.input_wait_fraction, 6),
         }
 
-    def _status(self) -> Status:
+    def _status(self) -> str:
+        """The line that progress shows, the most important parts first."""
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        per_second = 1 / seconds if seconds else 0.0
-        rows_per_second = at.step * self.config.batch_size * per_second
-        return Status(
-            metric=target.metric,
-            value=at.value,
-            goal=f"{'>=' if target.mode == 'above' else '<='} {target.value:g}",
-            seconds_left=self.time_left(at.step, self._done(self.policy.total_steps, 0)),
-            input_wait_fraction=self.clock.input_wait_fraction,
-            fresh_examples=at.fresh_examples,
-            budget=self.config.budget.fresh_examples,
-            fresh_per_second=at.fresh_examples * per_second,
-            rows_per_second=rows_per_second if self.policy.repeats else None,
-            loss=self._loss,
+        left = self.time_left(at.step, self._done(self.policy.total_steps, 0))
+        value = "-" if at.value is None else f"{at.value:.4g}"
+        goal = f"{'>=' if target.mode == 'above' else '<='} {target.value:g}"
+        repeats = self.policy.repeats and seconds > 0
+        return SEPARATOR.join(
+            [
+                f"{target.metric} {value} ({goal})",
+                *([] if self._loss is None else [f"training loss {self._loss:.3g}"]),
+                *([] if left is None else [f"{duration(left)} left"]),
+                f"input wait {self.clock.input_wait_fraction:.0%}",
+                *([f"{at.fresh_examples / seconds:,.0f} fresh/s"] if seconds else []),
+                *([f"{at.step * self.config.batch_size / seconds:,.0f}/s with repeats"] * repeats),
+                f"{at.fresh_examples:,} of {self.config.budget.fresh_examples:,} fresh",
+            ]
         )

@@ -2,7 +2,6 @@
 
 import errno
 import pathlib
-import pickle
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import sweep
 import train
 from runs import cli, records, signals, workdirs
 from runs.checkpoints import Checkpoints
-from runs.resuming import NothingToResume
 from tests.helpers.runs import (
     HANGS,
     ROOT,
@@ -127,13 +125,6 @@ def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage, 
     (said,) = capsys.readouterr().err.splitlines()
     assert records.METRICS in said
     assert everything(ended) == before
-
-
-def test_the_refusal_reaches_another_process_as_it_is():
-    error = NothingToResume(pathlib.Path("run"), "checkpoint 5: it is empty")
-    received = pickle.loads(pickle.dumps(error))
-    assert (type(received), str(received)) == (NothingToResume, str(error))
-    assert (received.workdir, received.reasons) == (error.workdir, error.reasons)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"status": "reached", "step": "x"}', None])

@@ -391,7 +391,7 @@ import os, pathlib, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runs import checkpoints, fingerprint, processes, resuming
+from runs import checkpoints, processes, workdirs
 processes.initialize()
 own, work = jax.process_index(), pathlib.Path(sys.argv[1])
 rows = NamedSharding(Mesh(np.asarray(jax.devices()), "data"), PartitionSpec("data"))
@@ -400,8 +400,8 @@ def whole(seed):
 def array(seed):
     return jax.make_array_from_process_local_data(rows, whole(seed)[2 * own : 2 * own + 2])
 # Sums of shared arrays wait for one another, which must not fill up what a device runs at once.
-alone = fingerprint.of_arrays({str(n): whole(n) for n in range(64)})
-assert fingerprint.of_arrays({str(n): array(n) for n in range(64)}) == alone
+alone = checkpoints.checksums({str(n): whole(n) for n in range(64)})
+assert checkpoints.checksums({str(n): array(n) for n in range(64)}) == alone
 kept = checkpoints.Checkpoints(work / "checkpoints")
 for step in (1, 2, 2):  # the second is replaced
     kept.save(step, {"x": array(step)}, {"records": {}}, -1)
@@ -412,7 +412,7 @@ if own:
         if path.is_file() and path.stat().st_size > 10_000:
             path.write_bytes(path.read_bytes()[:5000])
 processes.wait_for_all()
-step, restored, _ = resuming.newest_usable(work, kept, {"x": array(0)}, print)
+step, restored, _ = workdirs.newest_usable(work, kept, {"x": array(0)}, print)
 assert np.array_equal(restored["x"].addressable_data(0), array(1).addressable_data(0))
 processes.wait_for_all()
 print("from", step)

@@ -55,13 +55,13 @@ def test_a_profile_of_steps_that_are_never_trained_is_a_warning(tmp_path):
     profile = Profile(tmp_path, 500, 800, said.append)
     for step in range(1, 41):
         profile.step(step)
-    profile.end()
+    profile.close()
     assert len(said) == 1
     assert "500:800" in said[0]
     assert not list(tmp_path.iterdir())
 
 
-EVENTS = {"start": (0,), "record": ({},), "saved": (), "end": ({},), "close": ()}
+EVENTS = {"record": ({},), "saved": (), "end": ({},), "close": ()}
 
 
 class Listed:
@@ -83,12 +83,14 @@ class Listed:
 @pytest.mark.parametrize("fails", [None, *EVENTS])
 def test_a_slow_follower_holds_up_only_the_end_and_one_that_fails_is_left_out(fails):
     said, follower = [], Listed(fails)
-    followers = Followers({"--tracker=x": follower}, said.append)
+    followers = Followers({"--tracker=x": lambda fresh: follower}, said.append)
+    followers.tell("start", 0)
     for name, arguments in EVENTS.items():
-        if name == "close":
-            assert not follower.events
-            follower.released.set()
-        getattr(followers, name)(*arguments)
+        if name != "close":
+            followers.tell(name, *arguments)
+    assert not follower.events
+    follower.released.set()
+    followers.close()
     names = list(EVENTS)
     assert follower.events == (names[: names.index(fails) + 1] if fails else names)
     assert len(said) == bool(fails)

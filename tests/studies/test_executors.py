@@ -267,7 +267,7 @@ def test_full_disk_stops_the_study_with_one_sentence(tmp_path, monkeypatch):
     results = [
         records.read_json(path / records.RESULT) for _, path in records.trials_on_disk(directory)
     ]
-    assert None in results
+    assert {} in results
     assert all(result["status"] == "exhausted" for result in results if result)
     assert run(study(trials=3), directory, QUIET) == "finished"
 

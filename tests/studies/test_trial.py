@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from runs import cli, records, trial_records
+from runs import cli, records
 from studies import trial
 from studies.trial import Unit, run_unit
 from tests.helpers.runs import on_each_step, stop_at_call
@@ -23,7 +23,7 @@ def test_a_resumed_trial_keeps_the_mark_of_what_it_shared(tmp_path):
     shared = []
     for number in trials:
         run_unit(plan, Unit("baseline", 0, (number,)), tmp_path, QUIET)
-        record = trial_records.read_hparams(unit.workdir(number, tmp_path))
+        record = records.read_json(unit.workdir(number, tmp_path) / records.HPARAMS)
         shared.append([record[name] for name in ("lanes", "stacked", "workers")])
     assert shared == [[2, True, 3], [1, False, 1]]
 
@@ -38,7 +38,8 @@ def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(
     outcome = run_unit(plan, other, tmp_path, QUIET)
     assert "search 0" in outcome.notes[0]
     seeds = [
-        trial_records.read_config(u.workdir(0, tmp_path))["config"]["seed"] for u in (unit, other)
+        records.read_json(u.workdir(0, tmp_path) / records.CONFIG)["config"]["seed"]
+        for u in (unit, other)
     ]
     assert seeds[0] != seeds[1]
 
