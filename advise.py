@@ -49,7 +49,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from echo.advice.report import FACTORS, Advice
+from echo.advice.recommend import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate

@@ -11,10 +11,10 @@ that requires them.
 """
 
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from echo import tf_data
-from echo.advice.report import Advice, advise
+from echo.advice.recommend import Advice, advise
 from echo.gather_plan import GatherPlan
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
 from echo.schedule import EchoCursor, EchoSchedule
@@ -37,6 +37,9 @@ __all__ = [
     "tf_data",
 ]
 
+if TYPE_CHECKING:
+    from echo.device import DeviceStore  # noqa: F401
+    from echo.stage import Echoed, EchoIterDataset, OpportunisticIterDataset  # noqa: F401
 
 # Names that require more than numpy: (their module, the package).
 _LAZY = {

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from echo.order import Emission
 from echo.spec import MAX_BUFFER, MAX_FACTOR, EchoSpecError, checked_integer
 
 # Separates copy counts from item numbers in a sort key, and batches from copy counts in another.
@@ -25,7 +24,7 @@ _MAX_COPIES = 2**20
 
 _MAX_INT64 = np.iinfo(np.int64).max
 
-_COUNTS = ("batches", "admitted", "kept_all_since", "evicted")  # of `Repeats`
+_FIELDS = ("settings", "batches", "admitted", "kept_all_since", "evicted")  # of `Repeats`
 
 # A state has the stored items of up to so many batches ago, and the decisions since: lists of many
 # items take long to make, and some pipelines ask for a state before each batch.
@@ -45,9 +44,6 @@ class Repeats:
         admitted: fresh items taken so far.
         kept_all_since: the value of `admitted` after the last eviction of an item with copies left.
         evicted: copies that such items had left and that `rationed` no longer counts on.
-
-    Raises:
-        EchoSpecError: a value that is not allowed; the message names it.
     """
 
     def __init__(self, max_factor: int, capacity: int, seed: int):
@@ -55,11 +51,10 @@ class Repeats:
         self.capacity = checked_integer("shuffle_buffer", capacity, 1, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self.batches, self.admitted, self.kept_all_since, self.evicted = 0, 0, 0, 0
+        self.settings = (
+            f"max_factor {self.max_factor}, shuffle_buffer {self.capacity}, seed {self.seed}"
+        )
         self._items, self._emitted, self._last = np.zeros((3, 0), np.int64)
-
-    @property
-    def settings(self) -> str:
-        return f"max_factor {self.max_factor}, shuffle_buffer {self.capacity}, seed {self.seed}"
 
     def __len__(self) -> int:
         """The number of stored items, each of which has copies left."""
@@ -71,8 +66,7 @@ class Repeats:
 
     def get_state(self) -> dict[str, Any]:
         """The position, in JSON, with the settings to which it belongs."""
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        return {"settings": self.settings, **counts, "stored": self.stored().tolist()}
+        return {name: getattr(self, name) for name in _FIELDS} | {"stored": self.stored().tolist()}
 
     def at(self, state: dict[str, Any]) -> "Repeats":
         """These settings at the position of `state`; ValueError if it is of others."""
@@ -82,8 +76,7 @@ class Repeats:
                 "restore it into an equal stage"
             )
         other = copy.copy(self)
-        for name in _COUNTS:
-            setattr(other, name, state[name])
+        other.__dict__.update({name: state[name] for name in _FIELDS})
         other._items, other._emitted, other._last = np.asarray(state["stored"], np.int64)
         return other
 
@@ -117,10 +110,8 @@ class Repeats:
         return np.stack([self._items, self._emitted, self._last])
 
     def take(self, fresh: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The next batch of `size` rows, beginning with the next `fresh` items.
-
-        Returns:
-            The fresh items, their copy numbers, and the stored items that are dropped.
+        """The next batch of `size` rows, beginning with the next `fresh` items: the fresh items,
+        their copy numbers, and the stored items that are dropped.
 
         Raises:
             ValueError: the stored items have too few copies left.
@@ -170,8 +161,7 @@ class Repeats:
         if (surplus := len(items) - self.capacity) > 0:
             keys = items - emitted * _MAX_ITEMS  # all different, like the items
             kept = keys > np.partition(keys, surplus - 1)[surplus - 1]
-            stored = stored.compress(kept, axis=1)
-        self._items, self._emitted, self._last = stored
+        self._items, self._emitted, self._last = stored.compress(kept, axis=1)
         return items[~kept]
 
     def _draws(self, n: int) -> np.ndarray:
@@ -232,7 +222,7 @@ class DecidedOrder:
 
 
 class AutoOrder:
-    """Decides how many fresh items each batch takes; see `echo.order.Order`.
+    """Decides how many fresh items each batch takes; see `echo.echo_pass.Order`.
 
     Args:
         repeats: the stored items; not changed.
@@ -261,11 +251,11 @@ class AutoOrder:
     def admitted(self) -> int:
         return self._repeats.admitted
 
-    def next(self, intake: Any) -> Emission:
+    def next(self, intake: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         following = copy.copy(self._repeats)
         index, copies, dropped = following.take(self._decide(intake), self._size)
         self._following = following
-        return Emission(index[None], copies[None], dropped)
+        return index[None], copies[None], dropped
 
     def emitted(self, n: int) -> None:
         self._since.append(self._following.admitted - self._repeats.admitted)
@@ -377,11 +367,7 @@ def round_size(batch_size: int) -> int:
 
 
 def checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
-    """The number of fresh items of each batch, from 0 to `size`, int64 [n].
-
-    Raises:
-        EchoSpecError: values that are not allowed.
-    """
+    """The number of fresh items of each batch, from 0 to `size`, int64 [n]."""
     array = np.asarray(decisions)
     if not array.size:
         return np.zeros(0, np.int64)

@@ -93,32 +93,20 @@ class DeviceStore:
         self._leaves: Any = None  # of the store, [streams, capacity, *_in_row]
         self.bytes_sent = 0
 
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one stored item."""
-        return sum(
-            math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self._stored_item)
-        )
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of the store in each device's memory."""
-        return self._streams // self._local_mesh.shape[AXIS] * self._capacity * self.item_bytes
-
     def allocate(self, outputs: int) -> None:
         """Reserves the memory, and compiles for plans with `outputs` per stream.
 
         Otherwise the first `apply` does so. The store is empty afterwards.
         """
 
-        def empty():
-            shape = (self._streams, self._capacity)
-            return jax.tree.map(
-                lambda x: jnp.zeros((*shape, *_in_row(x.shape)), x.dtype), self._stored_item
-            )
+        def zeros(x):
+            return jnp.zeros((self._streams, self._capacity, *_in_row(x.shape)), x.dtype)
 
         with jax.set_mesh(self._local_mesh):
-            self._leaves = jax.jit(empty, out_shardings=self._sharding)()
+            empty = jax.jit(
+                lambda: jax.tree.map(zeros, self._stored_item), out_shardings=self._sharding
+            )
+            self._leaves = empty()
         jax.block_until_ready(self.apply(self._empty_plan(outputs)))
         self.bytes_sent = 0
 
@@ -151,23 +139,18 @@ class DeviceStore:
                 f"plan has type {type(plan).__name__}; allowed: a GatherPlan, which a stage with "
                 "placement='device' emits (with annotate=True, as the item of Echoed)"
             )
-        if len(plan.gather) != self._streams:
-            raise ValueError(
-                f"the plan is of {len(plan.gather)} streams, the store is for {self._streams}; "
-                "make it with the number of streams whose plans are joined"
-            )
         items = jax.tree.map(lambda x: _spec(x, axes=3), plan.items)
-        if items != self._sent_item:
-            raise ValueError(
-                f"the plan has items {items}, the store is for {self._sent_item}; make it from an "
-                "item of the data set that the stage echoes"
-            )
         rows = int(plan.gather.max(initial=-1)) + 1
-        if rows > self._capacity:
-            raise ValueError(
-                f"the plan uses {rows} rows, the store has {self._capacity}; make it with the "
-                "stage's store_rows"
-            )
+        for name, has, wants, fits in (
+            ("streams", len(plan.gather), self._streams, len(plan.gather) == self._streams),
+            ("items", items, self._sent_item, items == self._sent_item),
+            ("rows", rows, self._capacity, rows <= self._capacity),
+        ):
+            if not fits:
+                raise ValueError(
+                    f"the plan has {name} {has}, the store {wants}; make the store from the stage "
+                    "that makes the plans: an item of its parent, its store_rows, its streams"
+                )
 
     def _put(self, arrays: Any) -> Any:
         arrays = jax.device_put(arrays, self._sharding)
@@ -190,9 +173,9 @@ class DeviceStore:
         if self._enter is None:
             return self._sent_item
         empty = self._empty_plan(1)
-        first = jax.tree.map(lambda x: _spec(x[0]), (empty.items, empty.fresh.astype(np.uint32)))
+        first = jax.tree.map(lambda x: x[0], (empty.items, empty.fresh.astype(np.uint32)))
         stored = jax.eval_shape(functools.partial(_entered, self._enter), *first)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), stored)
+        return jax.tree.map(lambda x: _spec(x, axes=2), stored)
 
     def _empty_plan(self, outputs: int) -> GatherPlan:
         """A plan with one round that contains only padding."""
@@ -223,12 +206,12 @@ def _programs(mesh: Mesh, shapes: tuple, batches: bool, enter: Enter | None):
         )
 
     def gather(stored, rows):
+        def whole(leaf, shape):
+            length = rows.size * math.prod(shape[:merged])
+            return _gather(leaf, rows).reshape(length, *shape[merged:])
+
         leaves, structure = jax.tree.flatten(stored)
-        gathered = [
-            _gather(leaf, rows).reshape(rows.size * math.prod(shape[:merged]), *shape[merged:])
-            for leaf, shape in zip(leaves, shapes, strict=True)
-        ]
-        return jax.tree.unflatten(structure, gathered)
+        return jax.tree.unflatten(structure, map(whole, leaves, shapes))
 
     split = PartitionSpec(AXIS)
     over = functools.partial(jax.shard_map, mesh=mesh, in_specs=split, out_specs=split)

@@ -1,19 +1,66 @@
-"""One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes."""
+"""One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes.
 
+What to emit, and when to read more, is up to an `Order`: `echo.schedule.EchoCursor` or
+`echo.auto.AutoOrder`.
+"""
+
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from echo.gather_plan import PlanStore
-from echo.order import Order
 from echo.readers import FORGET_EVERY, Reader
 from echo.stores import ArrayStore, ItemStore
 
 
+class Order(Protocol):
+    """The order of one pass over an echoed stream."""
+
+    @property
+    def admitted(self) -> int:
+        """The number of fresh items that the batches emitted so far have admitted: prefill
+        included, read-ahead excluded."""
+        ...
+
+    def next(self, intake: "EchoPass") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Reads what the next batch requires; StopIteration at the end. It is not called again
+        until all batches that it returned have been emitted.
+
+        Returns:
+            The next batch of n outputs, and any after it that are settled and require no reading:
+            their fresh items, and their copy numbers, both int64 [batches, n]; and stored items
+            that will not be emitted again although copies are left (then there is one batch).
+        """
+        ...
+
+    def emitted(self, n: int) -> None:
+        """Called after each batch, with the number of its outputs."""
+
+    def copies(self, fresh: np.ndarray) -> np.ndarray:
+        """How often to emit items that have just been read, int64 [n]; `fresh` is contiguous."""
+        ...
+
+    def pending(self) -> dict[int, int]:
+        """Stored items, in order of entry, with the number of copies left."""
+        ...
+
+    def oldest(self) -> int:
+        """The earliest item that later outputs may contain."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """The position of this order, in JSON."""
+        ...
+
+    def at(self, state: dict[str, Any], num_items: int | None) -> Self:
+        """This order at the position of `state`, which may be invalid (ValueError)."""
+        ...
+
+
 class EchoPass:
-    """One pass over an echoed stream. The order decides what to emit; this class reads the
-    items, as the `intake` of the order.
+    """One pass over an echoed stream. The order decides what to emit; this class reads the items.
 
     Args:
         reader: where fresh items come from.
@@ -32,6 +79,7 @@ class EchoPass:
         self.store = new_store()
         self._batches: Iterator[tuple[np.ndarray, ...]] = iter(())  # not emitted yet; see `_take`
         self._error: BaseException | None = None  # after which items may be missing
+        self.lock = threading.RLock()  # of those who call this from several threads
 
     def next(self) -> tuple[Any, np.ndarray, np.ndarray]:
         """The next item, or batch, with the fresh items and the copy numbers that it contains, both
@@ -64,14 +112,17 @@ class EchoPass:
 
     @property
     def num_read(self) -> int:
+        """The number of fresh items read so far, emitted or not."""
         return self.reader.next_index
 
     @property
     def num_items(self) -> int | None:
+        """The length of the fresh stream; None until the end is known."""
         return self.reader.num_items
 
     def read(self, stop: int, seconds: float | None = None) -> bool:
-        """Moves the next fresh items to the store; see `echo.order.Order.next`."""
+        """Moves the next fresh items to the store, about as far as item `stop`. Waits up to
+        `seconds` (None: without limit), and returns whether any came."""
         start = self.num_read
         chunk = self.reader.read(stop - start, seconds)
         if chunk is not None and len(chunk[0]):
@@ -103,10 +154,9 @@ class EchoPass:
     def _restore(self, state: dict[str, Any], order: Order) -> None:
         self.order, self._batches = order, iter(())
         try:
-            self.reader.rewind(state)
             self.store = self._new_store()
             pending = order.pending()
-            for indices, items in self.reader.read_again(list(pending), order.admitted):
+            for indices, items in self.reader.restore(state, list(pending), order.admitted):
                 copies = np.asarray([pending[index] for index in indices.tolist()])
                 self.store.put(indices, items, copies)
         except BaseException as error:

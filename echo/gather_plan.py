@@ -4,6 +4,7 @@ The host follows the order of the stage and tracks row allocation, but keeps no 
 takes the place of `echo.stores.ArrayStore`, and `echo.device.DeviceStore` applies its plans.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -46,9 +47,10 @@ class PlanStore:
 
     def __init__(self, rows: int, round_size: int):
         self.rows = RowAllocator(rows)
+        self.take, self.drop = self.rows.take, self.rows.drop
         self._round_size = round_size
         self._layout = Layout()  # known after the first item
-        self._new: list[tuple[list[np.ndarray], np.ndarray, np.ndarray]] = []  # leaves, rows, fresh
+        self._new: list[list[np.ndarray]] = []  # leaves, rows, numbers of items
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,59 +68,46 @@ class PlanStore:
         rows = self.rows.next_free(n)
         self.rows.occupy(rows, fresh[:n], copies[:n])
         if n:
-            self._new.append((leaves, rows, fresh[:n]))
-
-    def take(self, fresh: np.ndarray) -> np.ndarray:
-        """The rows of the items `fresh` (int64 [batches, n], repeats allowed); see
-        ArrayStore.take."""
-        return self.rows.take(fresh)
+            self._new.append([*leaves, rows.astype(np.int32), fresh[:n]])
 
     def emit(self, taken: np.ndarray) -> GatherPlan:
         """The plan that places all new items and gathers a batch of rows."""
-        count = sum(len(rows) for _, rows, _ in self._new)
-        rounds = -(-count // self._round_size)
-        padded = rounds * self._round_size
-        arrays = [np.zeros((padded, *shape), dtype) for shape, dtype in self._layout.specs]
-        rows = np.arange(NOWHERE, NOWHERE + padded, dtype=np.int32)
-        numbers = np.zeros(padded, np.int64)
-        start = 0
-        for leaves, new_rows, new_numbers in self._new:
-            stop = start + len(new_rows)
-            for array, leaf in zip(arrays, leaves, strict=True):
-                array[start:stop] = leaf
-            rows[start:stop], numbers[start:stop] = new_rows, new_numbers
-            start = stop
-        self._new = []
+        if self._new:
+            columns = [np.concatenate(column) for column in zip(*self._new, strict=True)]
+        else:
+            specs = [*self._layout.specs, ((), np.int32), ((), np.int64)]
+            columns = [np.zeros((0, *shape), dtype) for shape, dtype in specs]
+        rounds = -(-len(columns[-1]) // self._round_size)
+        columns = _padded(columns, rounds * self._round_size)
         *items, rows, numbers = (
-            array.reshape(rounds, 1, self._round_size, *array.shape[1:])
-            for array in (*arrays, rows, numbers)
+            column.reshape(rounds, 1, self._round_size, *column.shape[1:]) for column in columns
         )
+        self._new = []
         return GatherPlan(self._layout.build(items), rows, numbers, taken.astype(np.int32)[None])
-
-    def drop(self, fresh: np.ndarray) -> None:
-        """Deletes items that have been emitted (int64 [n], each once) and have copies left."""
-        self.rows.drop(fresh)
 
 
 def joined(plans: Sequence[GatherPlan]) -> GatherPlan:
     """Concatenates the plans of several streams; those with fewer rounds are padded."""
     rounds = max(len(plan.rows) for plan in plans)
     structure = Structure(plans[0].items)
-    columns = zip(*(_padded_columns(plan, structure, rounds) for plan in plans), strict=True)
+    columns = zip(
+        *(_padded([*structure.leaves(p.items), p.rows, p.fresh], rounds) for p in plans),
+        strict=True,
+    )
     *items, rows, fresh = (np.concatenate(column, axis=1) for column in columns)
     gather = np.concatenate([plan.gather for plan in plans])
     return GatherPlan(structure.build(items), rows, fresh, gather)
 
 
-def _padded_columns(plan: GatherPlan, structure: Structure, rounds: int) -> list[np.ndarray]:
-    """All arrays of a plan that have an axis of rounds, padded to `rounds` of them."""
-    columns = [*structure.leaves(plan.items), plan.rows, plan.fresh]
-    num_rounds, _, size = plan.rows.shape
-    if num_rounds == rounds:
+def _padded(columns: list[np.ndarray], length: int) -> list[np.ndarray]:
+    """Leaves of items, rows, and numbers, whose first axes are padded to `length`."""
+    missing = length - len(columns[-1])
+    if not missing:
         return columns
     *items, rows, fresh = (
-        np.concatenate([column, np.zeros((rounds - num_rounds, *column.shape[1:]), column.dtype)])
+        np.concatenate([column, np.zeros((missing, *column.shape[1:]), column.dtype)])
         for column in columns
     )
-    rows[num_rounds:] = np.arange(NOWHERE, NOWHERE + size)
+    shape = rows[length - missing :].shape
+    rows[length - missing :] = np.arange(NOWHERE, NOWHERE + math.prod(shape)).reshape(shape)
     return [*items, rows, fresh]

@@ -1,6 +1,7 @@
 """Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
 import contextlib
+import fractions
 import inspect
 import itertools
 import warnings
@@ -23,7 +24,7 @@ _STATE_FIELDS = ("epoch", "position", "schedule", "num_items", "next_index", "pa
 
 def echo_iterable(
     iterable: Iterable[T],
-    factor,
+    factor: float | str | fractions.Fraction,
     shuffle_buffer: int = 0,
     seed: int = 0,
     reshuffle_each_iteration: bool = True,
@@ -75,7 +76,16 @@ class EchoIterable(Iterable[T]):
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
         torch.register(EchoIterable)
 
+    def __repr__(self) -> str:
+        kind, schedule = type(self._parent.iterable).__name__, self._schedule
+        pass_ = f", {self._newest}" if self._newest else ""
+        return (
+            f"echo_iterable({kind}, factor={schedule.factor}, "
+            f"shuffle_buffer={schedule.shuffle_buffer}, seed={schedule.seed}{pass_})"
+        )
+
     def __iter__(self) -> "EchoIterator[T]":
+        torch.check_worker(self._parent.iterable)
         iterator = self._waiting or self._begin(self.epoch)
         iterator.open()
         self._newest, self._waiting = iterator, None
@@ -101,13 +111,13 @@ class EchoIterable(Iterable[T]):
         self.epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
         if self._waiting is not None and self._waiting.epoch != epoch:
             self._newest = self._waiting = None
-        self._parent.set_epoch(epoch)
+        torch.set_epoch(self._parent.iterable, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the newest pass: small, plus one state of the iterable.
 
-        If the iterable has a `state_dict`, a resumed pass reads it again from just before the
-        oldest pending item, otherwise from its start. It must then yield the same items.
+        A resumed pass reads the iterable from just before the oldest pending item if it has a
+        `state_dict` that works, otherwise from its start. It must then yield the same items.
         """
         if self._newest is None:
             self._newest = self._waiting = self._begin(self.epoch)
@@ -135,9 +145,8 @@ class EchoIterable(Iterable[T]):
         if state["position"] and unseeded:
             warnings.warn(
                 "the state is resumed over a DataLoader that shuffles without a generator, so it "
-                "may read examples in another order than before, which loses some and repeats "
-                "others; pass generator=torch.Generator().manual_seed(epoch) to the DataLoader (to "
-                "the sampler, if you made that), and seed it so before each pass",
+                "may lose some examples and repeat others; pass the DataLoader (or its sampler) "
+                "generator=torch.Generator().manual_seed(epoch), seeded so before each pass",
                 stacklevel=2,
             )
         self._newest = self._waiting = iterator
@@ -170,7 +179,7 @@ class EchoIterable(Iterable[T]):
 
 
 class EchoIterator(Iterator[T]):
-    """One pass over an echoed iterable.
+    """One pass over an echoed iterable. Several threads may share it.
 
     Attributes:
         epoch: the number of the pass.
@@ -181,9 +190,14 @@ class EchoIterator(Iterator[T]):
         self.open = source.open  # iter() of the iterable, which the first item does, too
         self._pass = EchoPass(SequentialReader(source), order, ItemStore)
 
+    def __repr__(self) -> str:
+        position = self._pass.get_state()["position"]
+        return f"epoch {self.epoch}, {self.fresh_examples} items read, {position} emitted"
+
     def __next__(self) -> T:
-        item, _, _ = self._pass.next()
-        return item
+        with self._pass.lock:
+            item, _, _ = self._pass.next()
+            return item
 
     @property
     def fresh_examples(self) -> int:
@@ -192,7 +206,8 @@ class EchoIterator(Iterator[T]):
 
     def state(self) -> dict[str, Any]:
         """The state of the `EchoIterable` at this position."""
-        return {"epoch": self.epoch, **self._pass.get_state()}
+        with self._pass.lock:
+            return {"epoch": self.epoch, **self._pass.get_state()}
 
 
 class _Parent:
@@ -202,6 +217,7 @@ class _Parent:
         has_state: whether it has `state_dict` and `load_state_dict`, and the former works.
         keeps_loaded: whether it starts every pass of an epoch from the last state that was loaded,
             as data sets of Hugging Face do. They start over after the state {}.
+        passes_once: whether it is an iterator that cannot go back.
         was_read: whether items have been read.
         was_loaded: whether a state has been loaded that may apply to later passes.
     """
@@ -212,61 +228,8 @@ class _Parent:
         self.has_state = all(map(callable, methods))
         nested = isinstance(iterable, EchoIterable)
         self.keeps_loaded = self.has_state and hasattr(iterable, "set_epoch") and not nested
+        self.passes_once = isinstance(iterable, Iterator) and not self.has_state
         self.was_read = self.was_loaded = False
-
-    @property
-    def passes_once(self) -> bool:
-        """Whether it is an iterator that cannot go back."""
-        return isinstance(self.iterable, Iterator) and not self.has_state
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch of a Hugging Face data set, or of the sampler of a PyTorch loader."""
-        parts = torch.parts_with_epochs(self.iterable)
-        epochs = (getattr(part, "epoch", None) for part in parts)
-        return next((int(epoch) for epoch in epochs if epoch is not None), None)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the iterable and its samplers, as far as they have epochs."""
-        for part in torch.parts_with_epochs(self.iterable):
-            part.set_epoch(epoch)
-
-    def new_iterator(self) -> Iterator[Any]:
-        """What iter() returns, up to the length if it is indexed: a data set of PyTorch need not
-        raise the IndexError that would end it."""
-        iterator = iter(self.iterable)
-        if hasattr(self.iterable, "__iter__"):
-            return iterator
-        with contextlib.suppress(TypeError, NotImplementedError):  # without a length
-            return itertools.islice(iterator, len(self.iterable))
-        return iterator
-
-    def state(self) -> Any:
-        """Its state; None if it turns out to have none: Accelerate's loaders have the methods in
-        any case, MosaicML's data sets require arguments."""
-        try:
-            return self.iterable.state_dict()
-        except (AttributeError, NotImplementedError, TypeError) as error:
-            warnings.warn(
-                f"to resume, all is read again: state_dict failed ({error})", stacklevel=2
-            )
-            self.has_state = self.keeps_loaded = False
-            return None
-
-    def load(self, state: Any) -> None:
-        """Loads a state; None is that of the start."""
-        if state is None:
-            self.discard_loaded()
-            if self.has_state and (self.was_read or self.was_loaded) and not self.keeps_loaded:
-                raise self.used_up()
-            return
-        if not self.has_state:
-            raise ValueError(
-                "the state holds that of an iterable with state_dict and load_state_dict, which a "
-                f"{type(self.iterable).__name__} does not have; restore it over an equal iterable"
-            )
-        self.was_loaded = True
-        self.iterable.load_state_dict(state)
 
     def discard_loaded(self) -> None:
         """Lets later passes ignore a state that was loaded."""
@@ -283,7 +246,11 @@ class _Parent:
 
 
 class _Source:
-    """A pass over an iterable, as `echo.readers.SequentialReader` reads it."""
+    """A pass over an iterable, as `echo.readers.SequentialReader` reads it.
+
+    A state holds that of the iterable, and its epoch: that of a Hugging Face data set, or of the
+    sampler of a PyTorch loader.
+    """
 
     def __init__(self, parent: _Parent):
         self._parent = parent
@@ -296,23 +263,48 @@ class _Source:
         return next(self._iterator)
 
     def open(self) -> None:
-        if self._iterator is None:
-            self._iterator = self._parent.new_iterator()
+        if self._iterator is not None:
+            return
+        iterable = self._parent.iterable
+        self._iterator = iter(iterable)
+        if not hasattr(iterable, "__iter__"):  # indexed, perhaps without an IndexError at its end
+            with contextlib.suppress(TypeError, NotImplementedError):  # without a length
+                self._iterator = itertools.islice(self._iterator, len(iterable))
 
     def get_state(self) -> dict[str, Any] | None:
-        state = None
+        parent, state = self._parent, None
         # A generator runs from the first `next` on. Until then its iterable has an old state.
-        if self._parent.has_state and (self._read or not inspect.isgenerator(self._iterator)):
-            state = self._parent.state()
-        return (
-            None if self._read and state is None else {"epoch": self._parent.epoch, "state": state}
-        )
+        if parent.has_state and (self._read or not inspect.isgenerator(self._iterator)):
+            try:
+                state = parent.iterable.state_dict()
+            # Accelerate's loaders have the method in any case; MosaicML's requires arguments.
+            except (AttributeError, NotImplementedError, TypeError):
+                parent.has_state = parent.keeps_loaded = False
+        if self._read and state is None:
+            return None
+        parts = torch.parts_with_epochs(parent.iterable)
+        epochs = [part.epoch for part in parts if getattr(part, "epoch", None) is not None]
+        return {"epoch": int(epochs[0]) if epochs else None, "state": state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         check_fields(state, ("epoch", "state"))
+        parent = self._parent
         if state["epoch"] is not None:  # in another one Hugging Face ignores states
-            self._parent.set_epoch(checked_integer("epoch", state["epoch"], 0, MAX_POSITION))
-        self._parent.load(state["state"])
+            epoch = checked_integer("epoch", state["epoch"], 0, MAX_POSITION)
+            torch.set_epoch(parent.iterable, epoch)
+        if state["state"] is None:  # that of the start
+            parent.discard_loaded()
+            changed = parent.was_read or parent.was_loaded
+            if changed and parent.has_state and not parent.keeps_loaded:
+                raise parent.used_up()
+        elif parent.has_state:
+            parent.was_loaded = True
+            parent.iterable.load_state_dict(state["state"])
+        else:
+            raise ValueError(
+                "the state holds that of an iterable with state_dict and load_state_dict, which a "
+                f"{type(parent.iterable).__name__} does not have; restore it over an equal iterable"
+            )
         self._start()
 
     def _start(self) -> None:

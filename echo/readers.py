@@ -15,7 +15,7 @@ import numpy as np
 
 from echo.threads import DaemonPool, done_within
 from echo.torch import copied
-from echo.tree import Stacked, Structure, nbytes
+from echo.tree import Stacked, nbytes
 
 if TYPE_CHECKING:  # a plain iterable is read without Grain
     import grain
@@ -74,8 +74,7 @@ class RandomAccessReader:
         # (indices, future of (items, seconds)), in order
         self._chunks: collections.deque[tuple[np.ndarray, Future]] = collections.deque()
         self._chunk_size = 1  # items of the next chunk
-        self._max_chunk_size = 0  # known after the first item
-        self._item_bytes = 0  # of the largest items so far
+        self._item_bytes = 0  # of the largest items so far, the largest average of a chunk
         self._growing = True
         self._stacked = stacked and hasattr(parent, "stacked_items")
         self.num_items: int | None = len(parent)
@@ -91,7 +90,7 @@ class RandomAccessReader:
                 are ready by then, the result is None.
 
         Raises:
-            Exception: the parent's; then `rewind` and `read_again` before the next call.
+            Exception: the parent's; then `restore` before the next call.
         """
         chunk = self._held_back or self._next_chunk(seconds)
         if chunk is None:
@@ -99,9 +98,8 @@ class RandomAccessReader:
         self._held_back = None
         indices, items = chunk
         if self._exact and len(indices) > needed:
-            items, later = self._split_items(items, needed)
-            self._held_back = indices[needed:], later
-            indices = indices[:needed]
+            self._held_back = indices[needed:], items[needed:]
+            indices, items = indices[:needed], items[:needed]
         self.next_index += len(indices)
         return indices, items
 
@@ -116,11 +114,11 @@ class RandomAccessReader:
         """The length of the stream according to `state`."""
         return self.num_items
 
-    def rewind(self, state: dict[str, Any]) -> None:
-        """Returns to a state: here, `read_again` does."""
-
-    def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
-        """Reads the items `pending` again, all before item `stop`, where `read` then continues."""
+    def restore(
+        self, state: dict[str, Any], pending: Sequence[int], stop: int
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """Returns to `state`, and reads the items `pending` again, all before item `stop`, where
+        `read` then continues."""
         self._seek(stop, pending)
         done = 0
         while done < len(pending) and (chunk := self._next_chunk(None)):
@@ -157,7 +155,7 @@ class RandomAccessReader:
     def _next_chunk(self, seconds: float | None) -> tuple[np.ndarray, Any] | None:
         # The caller's thread reads the first item: its size bounds the chunks, and a Grain data set
         # sets up things on first use, which is not safe from several threads.
-        if not self._max_chunk_size or not self._num_threads:
+        if not self._item_bytes or not self._num_threads:
             indices = next(self._indices_to_read, _NOTHING)
             if not len(indices):
                 return _NOTHING, []
@@ -171,11 +169,7 @@ class RandomAccessReader:
             indices, future = self._chunks.popleft()
             self._num_ahead -= len(indices)
             items, duration = future.result()
-        self._bound_chunks(items, len(indices))
-        if self._growing and len(indices) == self._chunk_size:
-            self._growing = duration < CHUNK_SECONDS and self._chunk_size < self._max_chunk_size
-            if self._growing:
-                self._chunk_size = min(2 * self._chunk_size, self._max_chunk_size)
+        self._resize_chunks(items, len(indices), duration)
         return indices, items
 
     def _read_ahead(self) -> None:
@@ -191,29 +185,20 @@ class RandomAccessReader:
             self._num_ahead += len(indices)
             self._chunks.append((indices, self._pool.submit(self._read_now, indices)))
 
-    def _split_items(self, items: Any, n: int) -> tuple[Any, Any]:
-        """The first n items, and the others."""
-        if not isinstance(items, Stacked):
-            return items[:n], items[n:]
-        structure = Structure(items.item)
-        leaves = structure.leaves(items.item)
-        first, others = [leaf[:n] for leaf in leaves], [leaf[n:] for leaf in leaves]
-        return Stacked(structure.build(first)), Stacked(structure.build(others))
-
-    def _bound_chunks(self, items: Any, n: int) -> None:
-        """Bounds chunks and read-ahead by the size of items, the largest average of a chunk so
-        far."""
-        if not isinstance(items, Stacked):
-            items, n = [items[0], items[-1]], 2  # measuring all of them takes long
-        item_bytes = max(1, nbytes(items) // n)
-        if item_bytes <= self._item_bytes:
-            return
-        self._item_bytes = item_bytes
-        self._ahead = min(self._max_ahead, READ_AHEAD_BYTES // item_bytes)
+    def _resize_chunks(self, items: Any, n: int, seconds: float) -> None:
+        """Bounds chunks and read-ahead by the largest items so far and by the time of a chunk."""
+        if not isinstance(items, Stacked):  # measuring all of them takes long
+            self._item_bytes = max(1, self._item_bytes, nbytes([items[0], items[-1]]) // 2)
+        else:
+            self._item_bytes = max(1, self._item_bytes, nbytes(items) // n)
+        self._ahead = min(self._max_ahead, READ_AHEAD_BYTES // self._item_bytes)
         # At least two chunks per thread: one in progress while another one waits.
         ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
-        self._max_chunk_size = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // item_bytes))
-        self._chunk_size = min(self._chunk_size, self._max_chunk_size)
+        largest = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // self._item_bytes))
+        if self._growing and n == self._chunk_size:
+            self._growing = seconds < CHUNK_SECONDS and n < largest
+            self._chunk_size *= 1 + self._growing
+        self._chunk_size = min(self._chunk_size, largest)
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
         """The items, `Stacked` or as a list, and the seconds it took."""
@@ -230,7 +215,7 @@ class RandomAccessReader:
             raise RuntimeError(
                 f"reading items {indices[0]} to {indices[-1]} raised StopIteration"
             ) from error
-        if not self._stacked and any(item is None for item in items):
+        if isinstance(items, list) and any(item is None for item in items):
             raise ValueError(
                 f"an element of {parent} from {indices[0]} to {indices[-1]} is missing (a filter "
                 "dropped it); call .to_iter_dataset() before echoing, which skips missing elements"
@@ -271,14 +256,14 @@ class SequentialReader:
     def length(self, state: dict[str, Any]) -> int | None:
         return None if state["num_items"] < 0 else state["num_items"]
 
-    def rewind(self, state: dict[str, Any]) -> None:
+    def restore(
+        self, state: dict[str, Any], pending: Sequence[int], stop: int
+    ) -> Iterator[tuple[np.ndarray, Any]]:
         # Some parents change the state that they were given as they continue.
         self._iterator.set_state(copy.deepcopy(state["parent"]))
         self.next_index, self.num_items = state["next_index"], self.length(state)
         # Not what the parent reports now: some report the state only after the next item.
         self._snapshots = collections.deque([(self.next_index, copy.deepcopy(state["parent"]))])
-
-    def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
         still_pending, start = set(pending), self.next_index
         items = self._items(stop - start)
         yield np.asarray(pending), (x for i, x in enumerate(items, start) if i in still_pending)
@@ -357,31 +342,28 @@ class BackgroundReader:
         num_items = -1 if self.num_items is None else self.num_items
         return self._reader.state(oldest) | {"num_items": num_items}
 
-    def rewind(self, state: dict[str, Any]) -> None:
-        for future in self._futures:
-            future.cancel()
-        for future in self._futures:
-            if not future.cancelled():
-                done_within(None, future)  # the thread is idle then
-        self._futures.clear()
-        self._reader.rewind(state)
-        self.num_items, self._reader.num_items = self._reader.num_items, None
-        self.next_index = self._reader.next_index
-
-    def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
-        self.next_index = stop
-        return self._reader.read_again(pending, stop)
+    def restore(
+        self, state: dict[str, Any], pending: Sequence[int], stop: int
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        pool = self._pool
+        self.close()
+        if pool is not None:
+            pool.join()  # it may be reading
+        again = self._reader.restore(state | {"num_items": -1}, pending, stop)
+        self.next_index, self.num_items = stop, self.length(state)
+        return again
 
     def close(self) -> None:
         for future in self._futures:
             future.cancel()
+        self._futures.clear()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
     def _read_one(self) -> list[Any]:
         """The next item, in a list; none at the end."""
-        return [copied(item) for item in self._reader.read(1)[1]]
+        return [copied(item, self._reader.next_index - 1) for item in self._reader.read(1)[1]]
 
 
 Reader = RandomAccessReader | SequentialReader | BackgroundReader

@@ -23,7 +23,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from echo.order import Emission
 from echo.spec import MAX_BUFFER, MAX_POSITION, MAX_SEED, checked_integer, exact_factor
 
 # Outputs computed in one vectorized block. Larger blocks amortize numpy's call overhead; the
@@ -126,7 +125,7 @@ class EchoSchedule:
 
 
 class EchoCursor:
-    """Reads a schedule's output stream from any position; as an `echo.order.Order`, in batches.
+    """Reads a schedule's output stream from any position; as an order of an echo pass, in batches.
 
     Args:
         schedule: the order of the outputs.
@@ -207,8 +206,8 @@ class EchoCursor:
         self._taken += n
         self.position += n
 
-    def next(self, intake: Any) -> Emission:
-        """The next batches, read as far as required; see `echo.order.Order`."""
+    def next(self, intake: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The next batches, read as far as required; see `echo.echo_pass.Order`."""
         required = self.schedule.admitted(self.position + self._size, self.num_fresh)
         while intake.num_read < required and intake.read(required):
             pass
@@ -223,7 +222,7 @@ class EchoCursor:
         if not size or (self._drop_remainder and size < self._size):
             raise StopIteration
         stop = len(index) // size * size
-        return Emission(index[:stop].reshape(-1, size), copy[:stop].reshape(-1, size), _NO_ITEMS)
+        return index[:stop].reshape(-1, size), copy[:stop].reshape(-1, size), _NO_ITEMS
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         """The number of copies of consecutive fresh items, int64 [n]."""

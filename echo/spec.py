@@ -3,7 +3,7 @@
 import decimal
 import fractions
 import numbers
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -61,11 +61,7 @@ def exact_factor(factor: object) -> fractions.Fraction:
 
 
 def checked_integer(field: str, value: Any, minimum: int, maximum: int) -> int:
-    """`value` as an int from `minimum` to `maximum`.
-
-    Raises:
-        EchoSpecError: not an integer, or out of range.
-    """
+    """`value` as an int from `minimum` to `maximum`; EchoSpecError if it is none."""
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if is_integer and minimum <= int(value) <= maximum:
         return int(value)
@@ -73,44 +69,18 @@ def checked_integer(field: str, value: Any, minimum: int, maximum: int) -> int:
 
 
 def checked_number(field: str, value: Any, minimum: float, maximum: float) -> float:
-    """`value` as a float from `minimum` to `maximum`.
-
-    Raises:
-        EchoSpecError: not a real number, or out of range.
-    """
+    """`value` as a float from `minimum` to `maximum`; EchoSpecError if it is none."""
     is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_real or not minimum <= cast(Any, value) <= maximum:
-        allowed = f"a number of at least {minimum:g} and at most {maximum:g}"
-        raise EchoSpecError(field, value, allowed)
-    return float(value)
+    if is_real and minimum <= (number := float(value)) <= maximum:
+        return number
+    raise EchoSpecError(field, value, f"a number of at least {minimum:g} and at most {maximum:g}")
 
 
 def checked_switch(field: str, value: Any) -> bool:
-    """`value` as a bool. The truth of anything else would be a guess: that of "no" is True.
-
-    Raises:
-        EchoSpecError: neither True nor False.
-    """
+    """`value` as a bool. The truth of anything else would be a guess: that of "no" is True."""
     if not isinstance(value, bool | np.bool_):
         raise EchoSpecError(field, value, "True or False")
     return bool(value)
-
-
-def checked_factors(factors: Any) -> list[int | float]:
-    """Echoing factors to compare, from any iterable, as plain numbers: fractions.Fraction(4, 3) and
-    4/3 are equal.
-
-    Raises:
-        EchoSpecError: not an iterable, empty, or a factor is not a number or out of range.
-    """
-    try:
-        listed = list(factors)
-    except TypeError:  # not an iterable
-        listed = []
-    if not listed:
-        raise EchoSpecError("factors", factors, "a list of at least one number, such as [1, 2, 4]")
-    plain = [checked_number("factors", factor, 1, MAX_FACTOR) for factor in listed]
-    return [int(factor) if factor.is_integer() else factor for factor in plain]
 
 
 def missing_package(name: str, package: str, extra: str) -> ImportError:

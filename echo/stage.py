@@ -12,9 +12,8 @@ import grain
 import numpy as np
 
 from echo.auto import AutoOrder, Repeats, checked_decisions, round_size, store_rows
-from echo.echo_pass import EchoPass
+from echo.echo_pass import EchoPass, Order
 from echo.gather_plan import PlanStore
-from echo.order import Order
 from echo.readers import CHUNK_ITEMS, BackgroundReader, RandomAccessReader, SequentialReader
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, checked_switch
@@ -47,18 +46,15 @@ class Echoed(NamedTuple):
 class _EchoStage(grain.IterDataset):
     """What both stages share; the arguments are documented there.
 
-    A stage has a method `new_order(num_items)`, the order of a pass over so many fresh items (None:
-    unknown), and a method `_store_rows(outputs, num_items)`, the rows of a store in which up to
-    `outputs` items are stored before they are emitted.
-
     Attributes:
         outputs: the number of items emitted at a time.
-        drop_remainder: whether every batch is full.
         reads_ahead: whether an IterDataset is read on a thread.
         round_size: new items in each round of a `GatherPlan`.
+        new_order: the order of a pass over so many fresh items (None: unknown).
+        _store_rows: the rows of a store in which up to so many items are stored before they are
+            emitted, for a pass over so many fresh items.
     """
 
-    drop_remainder = True
     reads_ahead = False
     round_size: int
     new_order: Callable[[int | None], Order]
@@ -168,11 +164,11 @@ class EchoIterDataset(_EchoStage):
     ):
         super().__init__(parent, batch_size, annotate, read_options, placement)
         self.schedule = EchoSchedule(factor, shuffle_buffer, seed)
-        self.drop_remainder = checked_switch("drop_remainder", drop_remainder)
+        self._drop_remainder = checked_switch("drop_remainder", drop_remainder)
         self.round_size = self.schedule.max_admitted(self.outputs)
 
     def new_order(self, num_items: int | None) -> EchoCursor:
-        return EchoCursor(self.schedule, 0, num_items, self.outputs, self.drop_remainder)
+        return EchoCursor(self.schedule, 0, num_items, self.outputs, self._drop_remainder)
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
         return self.schedule.max_pending(outputs, num_items)
@@ -299,16 +295,18 @@ class _EchoIterator(grain.DatasetIterator):
 
     def __next__(self) -> Any:
         self._assert_not_closed()
-        item, index, copy = self._pass.next()
-        if not self._dataset.annotate:
-            return item
-        if self._dataset.batch_size is None:
-            index, copy = index[0], copy[0]
-        return Echoed(item, index, copy, self._pass.order.admitted)
+        with self._pass.lock:
+            item, index, copy = self._pass.next()
+            if not self._dataset.annotate:
+                return item
+            if self._dataset.batch_size is None:
+                index, copy = index[0], copy[0]
+            return Echoed(item, index, copy, self._pass.order.admitted)
 
     def get_state(self) -> dict[str, Any]:
         """The position of this iterator: small, in JSON, valid in any process."""
-        return self._pass.get_state()
+        with self._pass.lock:
+            return self._pass.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`.

@@ -37,7 +37,7 @@ class ItemStore:
     def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
         """Stores items; `copies` are left of each, at least 1."""
         for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=False):
-            self._items[number] = [copied(item), left]
+            self._items[number] = [copied(item, number), left]
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
         """The arguments for `emit`, one row per output: `fresh` (int64 [outputs, 1]) itself."""
@@ -49,7 +49,7 @@ class ItemStore:
         entry = self._items[number]
         if entry[1] == 1:
             return self._items.pop(number)[0]
-        item = copied(entry[0])
+        item = copied(entry[0], number)
         entry[1] -= 1
         return item
 
@@ -70,6 +70,7 @@ class ArrayStore:
 
     def __init__(self, rows: int):
         self.rows = RowAllocator(rows)
+        self.take, self.drop = self.rows.take, self.rows.drop
         self._layout = Layout()  # known after the first item
         self._leaves: list[np.ndarray] = []  # each [rows, ...]
 
@@ -89,40 +90,28 @@ class ArrayStore:
         """
         rows, num_stored = self.rows.next_free(len(fresh)), len(fresh)
         if isinstance(items, Stacked):
-            leaves = self._layout.leaves(int(fresh[0]), items)
-            for stored, leaf in zip(self._arrays(), leaves, strict=True):
-                stored[rows] = leaf
+            self._write(rows, self._layout.leaves(int(fresh[0]), items))
         elif (columns := self._layout.columns(items)) is not None:
-            for stored, column in zip(self._arrays(), columns, strict=True):
+            for stored, column in zip(self._leaves, columns, strict=True):
                 for row, leaf in zip(rows.tolist(), column, strict=True):
                     stored[row] = leaf
         else:
             num_stored = 0
             for number, row, item in zip(fresh.tolist(), rows.tolist(), items, strict=False):
-                leaves = self._layout.leaves(number, item)
-                for stored, leaf in zip(self._arrays(), leaves, strict=True):
-                    stored[row] = leaf
+                self._write(row, self._layout.leaves(number, item))
                 num_stored += 1
         self.rows.occupy(rows[:num_stored], fresh[:num_stored], copies[:num_stored])
-
-    def take(self, fresh: np.ndarray) -> np.ndarray:
-        """Takes a copy of an item for each time that `fresh` (int64 [batches, n]) lists it. Returns
-        the arguments for `emit`, a row for each batch, to be used before more items are put."""
-        return self.rows.take(fresh)
 
     def emit(self, taken: np.ndarray) -> Any:
         """The copies of a batch, as one with stacked leaves."""
         return self._layout.build([leaf.take(taken, axis=0) for leaf in self._leaves])
 
-    def drop(self, fresh: np.ndarray) -> None:
-        """Deletes items (int64 [n], each once) that have copies left."""
-        self.rows.drop(fresh)
-
-    def _arrays(self) -> list[np.ndarray]:
+    def _write(self, rows: Any, leaves: list[np.ndarray]) -> None:
         if not self._leaves:
-            rows = self.rows.capacity
-            self._leaves = [np.empty((rows, *shape), dtype) for shape, dtype in self._layout.specs]
-        return self._leaves
+            size = self.rows.capacity
+            self._leaves = [np.empty((size, *shape), dtype) for shape, dtype in self._layout.specs]
+        for stored, leaf in zip(self._leaves, leaves, strict=True):
+            stored[rows] = leaf
 
 
 class RowAllocator:
@@ -159,13 +148,7 @@ class RowAllocator:
         return self._free[self._num_free - n : self._num_free][::-1].copy()
 
     def occupy(self, rows: np.ndarray, fresh: np.ndarray, copies: np.ndarray) -> None:
-        """Puts items into the first free rows.
-
-        Args:
-            rows: a prefix of what `next_free` returned, int64 [n].
-            fresh: the items' numbers, int64 [n], ascending.
-            copies: the number of copies left of each, int64 [n], at least 1.
-        """
+        """Puts items (arguments as of `ArrayStore.put`) into a prefix of `next_free`'s rows."""
         if not len(rows):
             return
         self._num_free -= len(rows)

@@ -19,13 +19,11 @@ def echo(
 ) -> Callable[[Any], Any]:
     """A function for `tf.data.Dataset.apply` that repeats each element about `factor` times.
 
-    Over examples this is example echoing, after `.batch(...)` batch echoing. It is
-    `flat_map` over `from_tensors(element).repeat(n)` and then `shuffle`, as in Choi et al. (2019),
-    with the counts of `echo.EchoSchedule`: k elements give floor(k * factor). The order is that of
-    tf.data's own shuffle buffer. It depends on `seed` (and on tf.random.set_seed, if that is
-    called). Put `ignore_errors()` before this stage. After it, iteration never ends if an element
-    before the stage fails, since the error that there are fewer elements than announced is also
-    ignored.
+    Over examples this is example echoing, after `.batch(...)` batch echoing. It is `flat_map` over
+    `from_tensors(element).repeat(n)` and then `shuffle`, as in Choi et al. (2019): k elements give
+    floor(k * factor). The order is that of tf.data's own shuffle buffer, which depends on `seed`
+    (and on tf.random.set_seed, if that is called). Put `ignore_errors()` before this stage: after
+    it, iteration never ends if an element before the stage fails.
 
     Args:
         factor: the echo factor e >= 1, with at most nine decimals.

@@ -1,4 +1,4 @@
-"""A pool of daemon threads, and calls on one that run alongside a block.
+"""A pool of daemon threads.
 
 Daemon threads do not keep a program alive. One that ends, perhaps with an error, does not first
 wait for everything that a slow source was asked to read.
@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
@@ -67,29 +67,6 @@ class DaemonPool:
             thread.join()
 
 
-@contextlib.contextmanager
-def running(function: Callable[[int], None], num_threads: int) -> Iterator[list[Future]]:
-    """Runs function(0), function(1), ... at once, each on a thread, alongside the `with` block.
-
-    Yields:
-        The future of each call.
-
-    Raises:
-        BaseException: after all threads have ended, the first error among them.
-    """
-    pools = [DaemonPool(1) for _ in range(num_threads)]  # one thread could take two calls of a pool
-    calls = [pool.submit(function, n) for n, pool in enumerate(pools)]
-    try:
-        yield calls
-    finally:
-        for pool in pools:
-            pool.close()
-        for pool in pools:
-            pool.join()
-    for call in calls:
-        call.result()
-
-
 _POOL_THREADS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # thread -> its queue
 _exiting = threading.Event()
 
@@ -112,15 +89,12 @@ def _finish_running_calls() -> None:
 
 def _serve(calls: queue.SimpleQueue) -> None:
     while (call := calls.get()) is not None:
+        future, function, args = call
         if _exiting.is_set():
-            call[0].cancel()  # or whoever waits for it would wait forever
-        _run(*call)
-        del call  # or it would stay alive until the next one
-
-
-def _run(future: Future, function: Callable, args: tuple) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(function(*args))
-        except BaseException as error:  # reraised by future.result()
-            future.set_exception(error)
+            future.cancel()  # or whoever waits for it would wait forever
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:  # reraised by future.result()
+                future.set_exception(error)
+        del call, future, function, args  # or they would stay alive until the next ones

@@ -8,7 +8,22 @@ import sys
 from typing import Any
 
 
-def copied(item: Any) -> Any:
+def copied(item: Any, fresh: int) -> Any:
+    """A copy of fresh item number `fresh`.
+
+    Raises:
+        TypeError: it cannot be copied.
+    """
+    try:
+        return _copied(item)
+    except Exception as error:
+        raise TypeError(
+            f"fresh item {fresh}, of type {type(item).__name__}, cannot be copied ({error}); yield "
+            "arrays, detached tensors, or plain Python objects"
+        ) from error
+
+
+def _copied(item: Any) -> Any:
     """What `copy.deepcopy` returns, but a tensor of PyTorch takes only its own bytes.
 
     `copy.deepcopy` copies all the memory that a tensor views: for a row of a `TensorDataset`, the
@@ -18,17 +33,15 @@ def copied(item: Any) -> Any:
     if not hasattr(torch, "Tensor"):  # a thread may be importing torch
         return copy.deepcopy(item)
     if type(item) is dict:
-        return {key: copied(value) for key, value in item.items()}
+        return {key: _copied(value) for key, value in item.items()}
     if type(item) in (list, tuple):
-        return type(item)(map(copied, item))
+        return type(item)(map(_copied, item))
     if hasattr(item, "_fields"):  # a named tuple
-        return type(item)(*map(copied, item))
+        return type(item)(*map(_copied, item))
     plain = type(item) is torch.Tensor and item.layout is torch.strided and not item.is_quantized
     if not plain or not item.is_leaf or item.grad is not None:  # deepcopy has rules for these
         return copy.deepcopy(item)
     pinned = torch.cuda.is_initialized() and item.is_pinned()
-    if not pinned and item.untyped_storage().nbytes() <= item.nbytes:
-        return copy.deepcopy(item)
     made = torch.empty_like(item, requires_grad=False, pin_memory=pinned).copy_(item.detach())
     return made.requires_grad_(item.requires_grad)
 
@@ -39,12 +52,41 @@ def register(iterable: type) -> None:
         data.IterableDataset.register(iterable)
 
 
+def check_worker(iterable: Any) -> None:
+    """Refuses to read `iterable` in a worker process of a DataLoader, unless that is right.
+
+    Raises:
+        RuntimeError: each of several workers would read all of it, or it would start workers of
+            its own.
+    """
+    data: Any = sys.modules.get("torch.utils.data")
+    worker = data and data.get_worker_info()
+    if worker is None:
+        return
+    starts_workers = getattr(iterable, "num_workers", 0) > 0
+    source = iterable.dataset if isinstance(iterable, data.DataLoader) else iterable
+    takes_share = worker.num_workers == 1 or isinstance(source, data.IterableDataset)
+    if starts_workers or not takes_share:
+        raise RuntimeError(
+            f"echo_iterable over a {type(iterable).__name__} is read in {worker.num_workers} "
+            "worker(s) of a DataLoader, each of which would read all of it, or start workers of "
+            "its own; set num_workers=0 there, and give workers to the DataLoader inside "
+            "echo_iterable, or echo an IterableDataset that takes its share of each worker"
+        )
+
+
 def parts_with_epochs(iterable: Any) -> list[Any]:
     """What has a `set_epoch`: the iterable, and what samples for a PyTorch loader."""
     batch_sampler = getattr(iterable, "batch_sampler", None)
     samplers = getattr(iterable, "sampler", None), getattr(batch_sampler, "sampler", None)
     parts = {id(part): part for part in (iterable, batch_sampler, *samplers)}
     return [part for part in parts.values() if hasattr(part, "set_epoch")]
+
+
+def set_epoch(iterable: Any, epoch: int) -> None:
+    """Sets the epoch of the iterable and its samplers, as far as they have epochs."""
+    for part in parts_with_epochs(iterable):
+        part.set_epoch(epoch)
 
 
 def shuffles_unseeded(iterable: Any) -> bool:

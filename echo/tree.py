@@ -3,16 +3,10 @@
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
-
-
-class Stacked(NamedTuple):
-    """Several items as one, whose leaves are stacked along a first axis."""
-
-    item: Any
 
 
 class Structure:
@@ -32,19 +26,12 @@ class Structure:
         self._parts = [Structure(example[key]) for key in self._keys or ()]
 
     def leaves(self, item: Any) -> list[Any]:
-        """The leaves of `item`, always in the order of the first example.
-
-        Raises:
-            ValueError: `item` has another structure.
-        """
+        """The leaves of `item`, in the order of the first example; ValueError if it has another
+        structure."""
         return [column[0] for column in self.columns([item])]
 
     def columns(self, items: list[Any]) -> list[list[Any]]:
-        """The leaves of several items, one list per leaf, many times faster than item by item.
-
-        Raises:
-            ValueError: an item has another structure.
-        """
+        """The leaves of several items, one list per leaf, many times faster than item by item."""
         if self._keys is None:
             return [items]
         try:
@@ -52,26 +39,31 @@ class Structure:
                 raise LookupError
             rows = [[item[key] for item in items] for key in self._keys]
         except LookupError:
-            raise ValueError(f"not every item is {self}, as the first one is") from None
+            name, keys = self._type.__name__, list(self._keys)
+            raise ValueError(f"an item is not a {name} of {keys}, as the first one is") from None
         columns = (part.columns(row) for part, row in zip(self._parts, rows, strict=True))
         return list(itertools.chain.from_iterable(columns))
 
-    def build(self, leaves: list[Any]) -> Any:
+    def build(self, leaves: Iterable[Any]) -> Any:
         """An item of this structure with these leaves."""
-        return self._build(iter(leaves))
-
-    def _build(self, leaves: Iterator[Any]) -> Any:
+        leaves = iter(leaves)
         if self._keys is None:
             return next(leaves)
-        values = [part._build(leaves) for part in self._parts]
+        values = [part.build(leaves) for part in self._parts]
         if issubclass(self._type, Mapping):
             return dict(zip(self._keys, values, strict=True))
         return self._type(*values) if hasattr(self._type, "_fields") else self._type(values)
 
-    def __str__(self) -> str:
-        if self._keys is None:
-            return self._type.__name__
-        return f"a {self._type.__name__} of {', '.join(map(repr, self._keys)) or 'nothing'}"
+
+@dataclasses.dataclass(frozen=True)
+class Stacked:
+    """Several items as one, whose leaves are stacked along a first axis."""
+
+    item: Any
+
+    def __getitem__(self, rows: slice) -> "Stacked":
+        structure = Structure(self.item)
+        return Stacked(structure.build(leaf[rows] for leaf in structure.leaves(self.item)))
 
 
 class Layout:
@@ -92,28 +84,19 @@ class Layout:
             ValueError: they differ from those of the first item, are Python objects, or would lose
                 a mask or trailing zero bytes.
         """
-        axes = 0
-        if isinstance(item, Stacked):
-            item, axes = item.item, 1
+        item, axes = (item.item, 1) if isinstance(item, Stacked) else (item, 0)
         structure = self._structure or Structure(item)
         parts = structure.leaves(item)
         leaves = [np.asarray(part) for part in parts]
         specs = [(leaf.shape[axes:], leaf.dtype) for leaf in leaves]
-        if any(map(_loses, parts, leaves)):
+        if any(map(_loses, parts, leaves)) or specs != (self.specs if self._structure else specs):
             raise ValueError(
-                f"fresh item {fresh} has leaves {specs} with Python objects, masks, or strings "
-                "that end in a zero byte, which batches cannot hold; convert them to plain arrays "
-                "upstream, or leave batch_size out, with placement='host'"
+                f"fresh item {fresh} has leaves {specs}, those before have {self.specs}; batches "
+                "are gathered from plain arrays of one shape and dtype, without objects, masks, "
+                "or strings that end in a zero byte: pad, resize, or convert upstream, or leave "
+                "batch_size out, with placement='host', and batch afterwards"
             )
-        if self._structure is None:
-            self._structure, self.specs = structure, specs
-        if specs != self.specs:
-            raise ValueError(
-                f"fresh item {fresh} has leaves {specs}, those before have {self.specs}; "
-                "batches are gathered from items of one shape and dtype: pad or resize them "
-                "upstream, or leave batch_size out, with placement='host', and batch after making "
-                "them equal"
-            )
+        self._structure, self.specs = structure, specs
         return leaves
 
     def columns(self, items: Any) -> list[list[np.ndarray]] | None:

@@ -9,7 +9,7 @@ import pytest
 
 import advise
 from echo.advice.model import StageTime, Timing
-from echo.advice.report import conclude
+from echo.advice.recommend import conclude
 from pipeline import accounting, build
 from runs import cli
 from tests.helpers.runs import echoing, flags, mini, placed

@@ -67,10 +67,6 @@ class Timing:
     workers: int
     cores: float
 
-    @property
-    def parts(self) -> tuple[StageTime, ...]:
-        return (*self.stages, *self.transfers, self.step)
-
     def upstream_seconds(self, count: int) -> float:
         """Seconds that the first `count` stages alone take for a batch of fresh examples."""
         return self.batch_size * self._ahead_seconds(self.stages[:count])
@@ -78,7 +74,7 @@ class Timing:
     def downstream_seconds(self, count: int) -> float:
         """Seconds per step of everything after the first `count` stages alone."""
         after = self.stages[count:]
-        cpu = self._cpu_seconds(after) / self.cores if self.workers else 0.0
+        cpu = self._cpu_per_copy(after) / self.cores if self.workers else 0.0
         return self.batch_size * max(self._seconds_per_copy(after), cpu)
 
     def ratio(self, count: int) -> float:
@@ -91,7 +87,7 @@ class Timing:
         upstream, copy = self._ahead_seconds(before) / factor, self._seconds_per_copy(after)
         if not self.workers:
             return self.batch_size * (upstream + copy)
-        cpu = self._cpu_seconds(after) + _sum_cpu(before) / factor
+        cpu = self._cpu_per_copy(after) + _cpu(before) / factor
         return self.batch_size * max(upstream, copy, cpu / self.cores)
 
     def baseline_seconds(self) -> float:
@@ -102,17 +98,19 @@ class Timing:
         """This timing with more workers, no more than `limit_of_more` was measured with."""
         if workers <= self.workers:
             return self
-        limits = [min(t.limit, t.limit_of_more or t.limit) for t in self.stages]
-        pairs = zip(self.stages, limits, strict=True)
-        stages = tuple(dataclasses.replace(stage, limit=limit) for stage, limit in pairs)
+        stages = tuple(
+            dataclasses.replace(stage, limit=min(stage.limit, stage.limit_of_more or stage.limit))
+            for stage in self.stages
+        )
         return dataclasses.replace(self, stages=stages, workers=workers)
 
     def changed(self, part: StageTime, factor: float) -> "Timing":
-        """This timing with `part`, one of its stages, in `factor` times the time."""
-        new = part.scaled(factor)
-        *parts, step = (new if other is part else other for other in self.parts)
-        n = len(self.stages)
-        stages, transfers = tuple(parts[:n]), tuple(parts[n:])
+        """This timing with `part`, a stage, transfer, or the step, in `factor` times the time."""
+
+        def change(parts: Iterable[StageTime]) -> tuple[StageTime, ...]:
+            return tuple(other.scaled(factor) if other is part else other for other in parts)
+
+        stages, transfers, (step,) = map(change, (self.stages, self.transfers, [self.step]))
         return dataclasses.replace(self, stages=stages, transfers=transfers, step=step)
 
     def under_contention(self, used: float, useful: float) -> "Timing":
@@ -129,35 +127,30 @@ class Timing:
             useful: processor seconds per second that the same calls take alone.
         """
         serial = (*self.transfers, self.step)  # one thread runs these in turn
-        downstream = _sum_cpu(serial) / _sum_seconds(serial)
+        downstream = _cpu(serial) / sum(part.seconds for part in serial)
         wanted = min(self.cores, max(used, self.upstream_cores() + downstream))
         return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - useful))
 
     def upstream_cores(self) -> float:
         """Processor seconds per second that all host stages take, run ahead at full speed."""
-        return _sum_cpu(self.stages) / self._ahead_seconds(self.stages)
+        return _cpu(self.stages) / self._ahead_seconds(self.stages)
 
     def _ahead_seconds(self, stages: tuple[StageTime, ...]) -> float:
         """Seconds per fresh example of stages that the workers run ahead, or run in turn."""
-        in_turn = _sum_seconds(stages) / max(1, self.workers)
-        cpu = _sum_cpu(stages) / self.cores
-        limits = [cpu, *(stage.limit for stage in stages)] if self.workers else []
+        in_turn = sum(stage.seconds for stage in stages) / max(1, self.workers)
+        limits = [_cpu(stages) / self.cores, *(s.limit for s in stages)] if self.workers else []
         return max([in_turn, *limits])
 
     def _seconds_per_copy(self, stages: tuple[StageTime, ...]) -> float:
         """Seconds per emitted example, of `stages` on one thread, the transfers and the step."""
-        serial = [stage.seconds for stage in (*self.transfers, self.step)]
-        parts = [_sum_seconds(stages), *serial]
-        return max(parts) if self.workers else sum(parts)
+        overlapping = [part.seconds for part in (*self.transfers, self.step)]
+        overlapping.append(sum(stage.seconds for stage in stages))
+        return max(overlapping) if self.workers else sum(overlapping)
 
-    def _cpu_seconds(self, stages: tuple[StageTime, ...]) -> float:
+    def _cpu_per_copy(self, stages: tuple[StageTime, ...]) -> float:
         """Processor seconds per emitted example, of `stages`, the transfers and the step."""
-        return _sum_cpu((*stages, *self.transfers, self.step))
+        return _cpu((*stages, *self.transfers, self.step))
 
 
-def _sum_seconds(stages: Iterable[StageTime]) -> float:
-    return sum(stage.seconds for stage in stages)
-
-
-def _sum_cpu(stages: Iterable[StageTime]) -> float:
+def _cpu(stages: Iterable[StageTime]) -> float:
     return sum(stage.cpu_seconds for stage in stages)

@@ -9,18 +9,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from echo import threads
 from echo.advice.model import StageTime
 from echo.spec import abbreviated
+from echo.threads import usable_cores
 
 # A measurement is a median over rounds. A round is long enough for the clock's resolution and for
 # the small credit that rate limits give.
 ROUNDS = 9
 
-# Twice as many threads that make a call cheaper by less than this factor wait for each other.
-_WORTH_DOUBLING = 1.2
+# Threads that make a call cheaper by less than this factor wait for each other.
+_WORTH_MORE_THREADS = 1.2
 
 
 class Call(NamedTuple):
@@ -72,19 +73,23 @@ def stage_time(
         if len(outputs) < num_outputs:
             outputs.append(result)
 
-    def in_parallel(count: int) -> float:
-        start = time.perf_counter()
-        _, calls_by_thread = at_once([call], count, share)
-        ends = [end for calls in calls_by_thread for end, _ in calls]
-        return (max(ends) - start) / len(ends)
-
     alone = rounds(once, share, num_outputs)
     wall = sorted(seconds for seconds, _ in alone)
     cpu = statistics.median(cpu for _, cpu in alone)
-    parallel = seconds_by_threads(in_parallel, counts, statistics.median(wall), share)
-    limit = min(wall for count, wall in parallel.items() if count <= workers or count == 1)
-    more = parallel.get(max_workers) if max_workers > workers else None
-    cost = StageTime(call.name, parallel[1], cpu, limit, wall[0], wall[-1], more)
+    by_count = {1: statistics.median(wall)}
+    # Behind a rate limit, many threads would take as long as that many calls in turn, so long calls
+    # are made by two threads first, and by more only if that gains.
+    is_slow = by_count[1] > share
+    for count in [2] * (is_slow and counts != [] and counts[0] > 2) + counts:
+        start = time.perf_counter()
+        _, calls_by_thread = at_once([call], count, share)
+        ends = [end for calls in calls_by_thread for end, _ in calls]
+        by_count[count] = (max(ends) - start) / len(ends)
+        if is_slow and by_count[count] * _WORTH_MORE_THREADS > by_count[1]:
+            break
+    limit = min(wall for count, wall in by_count.items() if count <= max(1, workers))
+    more = by_count.get(max_workers) if max_workers > workers else None
+    cost = StageTime(call.name, by_count[1], cpu, limit, wall[0], wall[-1], more)
     return cost.scaled(1 / call.examples), outputs
 
 
@@ -109,38 +114,18 @@ def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tu
     return results[min(warm_up, len(results) - 2) :]
 
 
-def seconds_by_threads(
-    seconds_per_call: Callable[[int], float], counts: Sequence[int], alone: float, seconds: float
-) -> dict[int, float]:
-    """Seconds per call by the number of threads: `alone` for one, and measured for `counts`.
-
-    Where a call takes longer than `seconds`, the number of threads doubles until that gains too
-    little, and further numbers are left out: behind a rate limit, all threads at once would take as
-    long as that many calls in turn.
-    """
-    slow, measured = alone > seconds, {1: alone}
-    if slow and counts:
-        counts = sorted({2**n for n in range(1, counts[-1].bit_length())}.union(counts))
-    for count in counts:
-        half = measured[max(earlier for earlier in measured if 2 * earlier <= count)]
-        measured[count] = seconds_per_call(count)
-        if slow and measured[count] * _WORTH_DOUBLING > half:
-            break
-    return measured
-
-
 def available_cores(seconds: float) -> float:
     """Measures how many processor cores this process gets if it uses all. A quota or other
     processes make that fewer than the machine has; it is at least 1."""
-    count = threads.usable_cores()
+    count = usable_cores()
     block, start, cpu = bytes(2**18), time.perf_counter(), time.process_time()
 
     def burn(number: int) -> None:
         while time.perf_counter() < start + seconds:
             hashlib.sha256(block)  # releases the interpreter's lock
 
-    with threads.running(burn, count):
-        pass
+    with ThreadPoolExecutor(count) as pool:
+        pool.map(burn, range(count))
     used = (time.process_time() - cpu) / (time.perf_counter() - start)
     return min(max(used, 1.0), float(count))
 
@@ -168,8 +153,10 @@ def at_once(
     """
     lock, start, cpu = threading.Lock(), time.perf_counter(), time.process_time()
     done = [[] for _ in range(workers + bool(behind))]
+    begun = threading.Barrier(len(done))  # or a thread could take the turn of another one, too
 
     def run(number: int) -> None:
+        begun.wait()
         calls = ahead if number < workers else behind
         for turn in itertools.count():
             for call in calls:
@@ -179,10 +166,13 @@ def at_once(
                     call.once(lock)
                     done[number].append((time.perf_counter(), call))
 
-    with threads.running(run, workers):
+    with ThreadPoolExecutor(workers) as pool:
+        threads = [pool.submit(run, number) for number in range(workers)]
         if behind:
             run(workers)
         used = (time.process_time() - cpu) / (time.perf_counter() - start)
+    for thread in threads:
+        thread.result()
     return used, done
 
 

@@ -253,7 +253,7 @@ def simulated(intervals, max_factor, capacity, size):
     while True:
         stored, start = len(order.pending()), intake.now
         try:
-            index = order.next(intake).index[0]
+            index = order.next(intake)[0][0]
         except StopIteration:
             return batches
         order.emitted(size)

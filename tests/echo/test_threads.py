@@ -46,25 +46,6 @@ def test_a_thread_that_waits_for_a_call_that_has_not_begun_does_not_delay_the_en
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
-def test_calls_run_alongside_a_block_which_ends_after_them():
-    begun, numbers = threading.Barrier(3), []
-
-    def call(number):
-        begun.wait(HANGS)
-        numbers.append(number)
-        if number == 1:
-            raise OSError("broken")
-
-    def block():
-        with threads.running(call, 2):
-            assert not numbers
-            begun.wait(HANGS)
-
-    with pytest.raises(OSError, match="broken"):
-        block()
-    assert sorted(numbers) == [0, 1]
-
-
 @pytest.mark.parametrize("seconds", [1e12, math.inf, None])
 def test_a_wait_may_be_as_long_as_one_likes(seconds):
     future = Future()

@@ -32,9 +32,19 @@ _HOST_STEP_CORES, _WAITING_CORES = 0.5, 0.1
 _NUM_INPUTS = 8  # outputs of a stage that serve as inputs for measuring the next one
 _MORE_WORKERS = 4  # workers to consider, as a multiple of those that the loader has
 _MAX_WORKERS, _MAX_SECONDS, _MAX_INDICES = 1024, 3600, 10_000
+_BATCH = "batch"  # the stage that takes a list of items
 _COLUMNS = 80  # of a terminal
 
-# What limits the pace without echoing.
+# The sentences of a report, in this order.
+_WORKERS = "First use {new} workers, not {old}: {gain} of now, with every example fresh. Then:"
+_VERDICTS = {
+    "echo": "Echo {place}, factor {factor:g}: {gain} without echoing (R = {ratio:.2f}).",
+    "overlap": (
+        "Do not echo: with the stages {place} on a thread of their own, no repeats are needed for "
+        "{gain} of now."
+    ),
+    "no gain": "Do not echo: nothing gains 10% (R = {ratio:.2f}).",
+}
 _CAUSES = {
     "input": "The input is the bottleneck, above all {slowest} ({seconds} per example).",
     "step": "The step is the bottleneck ({step} per batch; the input takes {input}).",
@@ -47,11 +57,15 @@ _CAUSES = {
         "With the step on an accelerator, echo only if R > 1."
     ),
 }
+_IDENTICAL = "Repeats are identical there, unless the step changes them."
+_MOVE = (
+    "Instead, move {stage} to the accelerator if it takes less time there: at most {rate} steps "
+    "per second, with every example fresh."
+)
 _WORTH = (
     "A repeat may be worth less than a fresh example: on seven small problems, e = 2, 4, and 16 "
     "needed 0.49 to 0.93, 0.21 to 0.57, and 0.06 to 0.57 of the fresh examples."
 )
-_IDENTICAL = "Repeats are identical there, unless the step changes them."
 _CONTENDED = (
     "The step computes on the cores that the input needs: steps per second may be a third off."
 )
@@ -60,7 +74,7 @@ _UNSTABLE = (
     "different rounds. Measure again on a quiet machine, or for longer."
 )
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("echo.advice")
 
 Stage = tuple[str, Callable[[Any], Any]]
 
@@ -82,10 +96,6 @@ class Point:
     ratio: float
     step_seconds: dict[float, float]
     buffer_bytes: int
-
-    @property
-    def fastest(self) -> float:
-        return min(self.step_seconds.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,24 +126,20 @@ class Advice:
     def workers(self) -> int:
         return self.timing.workers
 
-    @property
-    def recommended(self) -> tuple[int, str | None, float]:
-        return self.workers, self.insertion, self.factor
-
     def __str__(self) -> str:
-        at_once = f"{max(1, self.measured.workers)} at once"
+        measured = self.measured
+        at_once = f"{max(1, measured.workers)} at once"
         times = [["stage", "alone", "fastest", "slowest", "processor", at_once]]
-        for part in self.measured.parts:
+        for part in (*measured.stages, *measured.transfers, measured.step):
             seconds = (part.seconds, part.low, part.high, part.cpu_seconds, part.limit)
             times.append([part.name, *map(time_text, seconds)])
         rates = [["echo stage", "R", *(f"e={factor:g}" for factor in self.points[0].step_seconds)]]
         for point in self.points:
-            rates.append(
-                [point.name, f"{point.ratio:.2f}", *map(rate, point.step_seconds.values())]
-            )
+            cells = map(rate, point.step_seconds.values())
+            rates.append([point.name, f"{point.ratio:.2f}", *cells])
         sizes = [f"{p.buffer_bytes / 1e6:,.2f} MB {_spaced(p.name)}" for p in self.points]
         texts = [f"The shuffle buffer takes up to {', '.join(sizes)}.", self.warning, self.reason]
-        predicted = f"predicted steps per second by echo factor e, with {_workers(self.workers)}"
+        predicted = f"predicted steps per second by echo factor e, workers: {self.workers}"
         return "\n\n".join(
             [
                 _table("seconds per example (median of rounds)", times),
@@ -149,7 +155,6 @@ def advise(
     *,
     batch_size: int,
     examples_per_call: int = 1,
-    batch_stage: str = "batch",
     insertions: Mapping[str, str] | None = None,
     factors: Iterable[float] = FACTORS,
     shuffle_buffer: int = 10_000,
@@ -166,17 +171,15 @@ def advise(
 
     Args:
         stages: (name, function) pairs in order, called from several threads. The first function
-            takes the number of the call (0, 1, ...), and each other one the result of the one
-            before it. Alternatively, a PyTorch DataLoader over a data set that reads examples by
-            index, whose reading, `transform`, and batching are measured in this process; or any
-            other iterable of batches, which allows only R after batching and is assumed to be read
-            ahead.
+            takes the number of the call (0, 1, ...), each other one the result of the one before.
+            `batch` takes a list of items; if no stage has this name, all take batches. The stages
+            after it transfer a batch. Alternatively, a PyTorch DataLoader over a data set that
+            reads examples by index, or any other iterable of batches, which allows only R after
+            batching and is assumed to be read ahead.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays. What it changes stays changed.
         batch_size: examples per step.
         examples_per_call: examples in one call of the stages before batching.
-        batch_stage: the stage that takes a list of batch_size / examples_per_call items. If there
-            is none of this name, all stages take batches. The stages after it transfer a batch.
         insertions: name of an insertion point -> the stage before it. By default after every stage
             up to batching.
         factors: echo factors to predict; 1, training without repeats, is added if it is missing.
@@ -185,10 +188,10 @@ def advise(
             none, its reading and the step take turns), otherwise as many as cores.
         max_workers: the maximum number of workers to recommend; 0 = four times as many as run, and
             4 for a DataLoader without any. Additional workers are measured as threads.
-        cores: the number of processor cores; 0 = measured, less the loss under contention between
-            stages and step (Timing.under_contention).
-        seconds: how long to measure each stage, approximately; at most an hour. A stage whose calls
-            take longer than its time is called a few times only.
+        cores: processor cores; 0 = measured, less what is lost to contention between stages and
+            step.
+        seconds: how long to measure each stage, approximately, at most an hour. A call that takes
+            longer is made a few times only.
         stored: the part of an item that an echo stage would store.
 
     Raises:
@@ -201,26 +204,24 @@ def advise(
     max_workers = spec.checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
     cores = spec.checked_number("cores", cores, 0, _MAX_WORKERS)
     seconds = spec.checked_number("seconds", seconds, 1e-6, _MAX_SECONDS)
-    factors = spec.checked_factors(factors)
-    factors = factors if 1 in factors else [1, *factors]
+    factors = _checked_factors(factors)
     pairs = stages if _is_stages(stages) else loader_stages(stages, batch_size)
     # Of a DataLoader. Without workers, it reads a batch when the step asks for it.
     loader_workers = getattr(stages, "num_workers", None)
     if pairs is None:
         batches = _batches(stages)
-        pairs, batch_stage = [("input", lambda _: next(batches))], ""
+        pairs = [("input", lambda _: next(batches))]
         workers, max_workers, insertions = int(loader_workers != 0), 1, {"after batching": "input"}
     names = [name for name, _ in pairs]
-    host = names[: names.index(batch_stage) + 1] if batch_stage in names else names
-    examples = examples if batch_stage in names else batch_size
+    host = names[: names.index(_BATCH) + 1] if _BATCH in names else names
+    examples = examples if _BATCH in names else batch_size
     insertions = insertions or {f"after {name}": name for name in host}
-    for field, value, is_wrong, allowed in (
-        ("stages", names, len(set(names)) < len(names), "a different name for each"),
-        ("examples_per_call", examples, batch_size % examples, f"a divisor of {batch_size}"),
-        ("insertions", insertions, {*insertions.values()} - {*host}, f"stages: {', '.join(host)}"),
-    ):
-        if is_wrong:
-            raise EchoSpecError(field, value, allowed)
+    if len(set(names)) < len(names):
+        raise EchoSpecError("stages", names, "a different name for each")
+    if batch_size % examples:
+        raise EchoSpecError("examples_per_call", examples, f"a divisor of {batch_size}")
+    if not {*insertions.values()} <= {*host}:
+        raise EchoSpecError("insertions", insertions, f"stages: {', '.join(host)}")
 
     own_cores = cores or available_cores(seconds / 2)
     workers = workers or loader_workers or math.ceil(own_cores) * (loader_workers is None)
@@ -230,7 +231,7 @@ def advise(
     results: Iterator[Any] = itertools.count()
     for name, function in pairs:
         inputs, most = map(renewed, results), max_workers if name in host else 0
-        if name == batch_stage:
+        if name == _BATCH:
             inputs, examples = _grouped(inputs, batch_size // examples), batch_size
         _log.info("measuring %s", name)
         call = Call(name, function, inputs, examples)
@@ -251,7 +252,7 @@ def advise(
     if not cores and (longest <= seconds or timing.upstream_cores() >= _WAITING_CORES):
         _log.info("measuring stages and step at once")
         timing = timing.under_contention(*contention(calls[:n], calls[n:], threads, seconds))
-    return conclude(timing, insertions, memory, factors, batch_stage, max_workers)
+    return conclude(timing, insertions, memory, factors, max_workers)
 
 
 def conclude(
@@ -259,7 +260,6 @@ def conclude(
     insertions: Mapping[str, str],
     memory: Mapping[str, int],
     factors: Sequence[float] = FACTORS,
-    batch_stage: str = "batch",
     max_workers: int = 0,
 ) -> Advice:
     """The advice for a measured timing; `memory` is bytes of a shuffle buffer after each stage.
@@ -267,53 +267,44 @@ def conclude(
     It has a warning if the fastest or the slowest round of a stage or of the step, the rest as
     measured, would change it.
     """
-    names = [stage.name for stage in measured.stages]
-    counts = {insertion: names.index(name) + 1 for insertion, name in insertions.items()}
 
     def predicted(timing: Timing) -> tuple[Timing, list[Point], Point, float]:
         timing = _with_enough_workers(timing, max_workers)
-        points = [
-            Point(
-                name=insertion,
-                count=count,
-                ratio=timing.ratio(count),
-                step_seconds={factor: timing.step_seconds(count, factor) for factor in factors},
-                buffer_bytes=memory[insertions[insertion]],
-            )
-            for insertion, count in counts.items()
-        ]
+        names, points = [stage.name for stage in timing.stages], []
+        for insertion, name in insertions.items():
+            count = names.index(name) + 1
+            seconds = {factor: timing.step_seconds(count, factor) for factor in factors}
+            points.append(Point(insertion, count, timing.ratio(count), seconds, memory[name]))
         return timing, points, *_recommended(timing, points)
 
-    def recommended(timing: Timing) -> tuple[int, str | None, float]:
+    def choice(timing: Timing) -> tuple[int, str, float]:
         timing, _, point, factor = predicted(timing)
-        return timing.workers, point.name if factor > 1 else None, factor
+        return timing.workers, point.name if factor > 1 else "", factor
 
     timing, points, point, factor = predicted(measured)
-    texts, movable, warning = [_verdict(timing, point, factor)], None, ""
+    movable, warning = None, ""
+    texts = [_verdict(timing, point, factor)]
     if timing.workers > measured.workers:
         gain = _gain(measured, timing.baseline_seconds())
-        first = f"First use {_workers(timing.workers)} instead of {measured.workers}"
-        texts.insert(0, f"{first}: {gain} of now, with every example fresh. Then:")
+        texts.insert(0, _WORKERS.format(new=timing.workers, old=measured.workers, gain=gain))
     if factor > 1:
-        if {stage.name for stage in timing.stages[point.count :]} <= {batch_stage}:
+        if {stage.name for stage in timing.stages[point.count :]} <= {_BATCH}:
             texts.append(_IDENTICAL)
-            earlier = [count for count in counts.values() if count < point.count]
+            earlier = [other.count for other in points if other.count < point.count]
             between = timing.stages[max(earlier, default=point.count) : point.count]
-            transforms = [stage for stage in between if stage.name != batch_stage]
+            transforms = [stage for stage in between if stage.name != _BATCH]
             movable = max(transforms, key=lambda stage: stage.limit, default=None)
         if movable:
             fresh = rate(timing.changed(movable, 0).baseline_seconds())
-            texts.append(
-                f"Instead, move {_spaced(movable.name)} to the accelerator if it takes less time "
-                f"there: at most {fresh} steps per second, with every example fresh."
-            )
+            texts.append(_MOVE.format(stage=_spaced(movable.name), rate=fresh))
         texts.append(_WORTH)
     if timing.step.cpu_seconds > _HOST_STEP_CORES * timing.step.seconds:
         texts.append(_CONTENDED)
-    unstable = [part for part in measured.parts if part.high > SPREAD * part.low > 0]
+    parts = (*measured.stages, *measured.transfers, measured.step)
+    unstable = [part for part in parts if part.high > SPREAD * part.low > 0]
     for part in sorted(unstable, key=lambda part: part.high / part.low):  # the worst one stays
         rounds = [measured.changed(part, end / part.seconds) for end in (part.low, part.high)]
-        if {recommended(changed) for changed in rounds} != {recommended(measured)}:
+        if set(map(choice, rounds)) != {choice(measured)}:
             low, high = time_text(part.low), time_text(part.high)
             warning = _UNSTABLE.format(part=_spaced(part.name), low=low, high=high)
     return Advice(
@@ -336,32 +327,27 @@ def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[Point, float]
     those of one point: a faster one elsewhere is no reason to repeat more here.
     """
     in_order = sorted(points, key=lambda point: point.count)
-    before, best = timing.baseline_seconds(), min(point.fastest for point in points)
+    before, fastest = timing.baseline_seconds(), [min(p.step_seconds.values()) for p in in_order]
 
     def enough(fastest: float) -> float:
         return max(fastest, min(fastest * (1 + TOLERANCE), before / (1 + TOLERANCE)))
 
+    best = min(fastest)
     if before <= best * (1 + TOLERANCE):
         return in_order[-1], 1
-    chosen = next(point for point in in_order if point.fastest <= enough(best))
-    there, cells = enough(chosen.fastest), sorted(chosen.step_seconds.items())
-    return chosen, next(factor for factor, seconds in cells if seconds <= there)
+    pairs = zip(in_order, fastest, strict=True)
+    chosen, there = next((point, own) for point, own in pairs if own <= enough(best))
+    cells = sorted(chosen.step_seconds.items())
+    return chosen, next(factor for factor, seconds in cells if seconds <= enough(there))
 
 
 def _verdict(timing: Timing, point: Point, factor: float) -> str:
-    """What to do, in numbers, and what limits the pace without echoing."""
-    count, before = len(timing.stages), timing.baseline_seconds()
-    gain = _gain(timing, point.step_seconds[factor])
-    if factor > 1:
-        place = f"Echo {_spaced(point.name)}, factor {factor:g}"
-        first = f"{place}: {gain} without echoing (R = {point.ratio:.2f})."
-    elif before > point.step_seconds[1] * (1 + TOLERANCE):
-        thread = f"with the stages {_spaced(point.name)} on a thread of their own"
-        first = f"Do not echo: {thread}, no repeats are needed for {gain} of now."
-    else:
-        first = f"Do not echo: nothing gains {TOLERANCE:.0%} (R = {timing.ratio(count):.2f})."
-    transfer = max((part.seconds for part in timing.transfers), default=0.0)
+    """What to do, and what limits the pace without echoing."""
+    count, before, after = len(timing.stages), timing.baseline_seconds(), point.step_seconds[factor]
     upstream, downstream = timing.upstream_seconds(count), timing.downstream_seconds(count)
+    transfer = max((part.seconds for part in timing.transfers), default=0.0)
+    slowest = max(timing.stages, key=lambda stage: stage.seconds)
+    no_echo = "overlap" if before > after * (1 + TOLERANCE) else "no gain"
     cause = "cores"
     if before <= downstream * (1 + TOLERANCE):
         is_slow = timing.batch_size * transfer * (1 + TOLERANCE) >= downstream
@@ -369,10 +355,17 @@ def _verdict(timing: Timing, point: Point, factor: float) -> str:
         cause = "transfer" if is_slow and slower else "step"
     elif before <= upstream * (1 + TOLERANCE) or not timing.workers:
         cause = "input"
-    slowest = max(timing.stages, key=lambda stage: stage.seconds)
-    seconds = {"seconds": slowest.seconds, "step": downstream, "input": upstream}
-    texts = {name: time_text(t) for name, t in (seconds | {"transfer": transfer}).items()}
-    return f"{first} {_CAUSES[cause].format(slowest=_spaced(slowest.name), **texts)}"
+    return f"{_VERDICTS['echo' if factor > 1 else no_echo]} {_CAUSES[cause]}".format(
+        place=_spaced(point.name),
+        factor=factor,
+        gain=_gain(timing, after),
+        ratio=point.ratio if factor > 1 else timing.ratio(count),
+        slowest=_spaced(slowest.name),
+        seconds=time_text(slowest.seconds),
+        step=time_text(downstream),
+        input=time_text(upstream),
+        transfer=time_text(transfer),
+    )
 
 
 def _gain(timing: Timing, after: float) -> str:
@@ -421,7 +414,16 @@ def loader_stages(loader: Any, batch_size: int) -> list[Stage] | None:
                 dataset = untransformed
         untransformed.transform = lambda image: image
     read = ("read", lambda call: dataset[indices[call % len(indices)]])
-    return [read, *changes, ("batch", loader.collate_fn)]
+    return [read, *changes, (_BATCH, loader.collate_fn)]
+
+
+def _checked_factors(factors: Any) -> list[float]:
+    """Factors as plain numbers, 1 among them: fractions.Fraction(4, 3) and 4/3 are equal."""
+    try:
+        factors = [spec.checked_number("factors", f, 1, spec.MAX_FACTOR) for f in factors]
+    except TypeError:  # not an iterable
+        raise EchoSpecError("factors", factors, "a list of numbers, such as [2, 4]") from None
+    return factors if 1 in factors else [1, *factors]
 
 
 def _is_stages(stages: Any) -> bool:
@@ -464,10 +466,6 @@ def time_text(seconds: float) -> str:
         if float(digits) >= 1:  # 0.9996 ms is '1 ms', not '1e+03 µs'
             return f"{digits} {unit}"
     return f"{seconds * 1e9:.3g} ns"
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'s' * (count != 1)}"
 
 
 def _spaced(name: str) -> str:
