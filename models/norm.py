@@ -45,8 +45,6 @@ class GhostBatchNorm(nnx.Module):
         initial_scale: float = 1.0,
         dtype: jnp.dtype = jnp.float32,
     ):
-        if group_size < 0:
-            raise ValueError(f"group_size must be 0 (whole batch) or positive, got {group_size}")
         self.group_size = group_size
         self.dtype = dtype
         self.scale = nnx.Param(jnp.full(num_features, initial_scale, jnp.float32))
@@ -58,25 +56,16 @@ class GhostBatchNorm(nnx.Module):
         """Normalizes x_BxSxC (S: zero or more axes); returns the same shape in `dtype`.
 
         With `train`, uses the statistics of each group and updates the running ones; otherwise uses
-        the running ones. Raises ValueError if `train` is set and the batch is not a whole number of
-        groups.
+        the running ones. In training the batch is a whole number of groups.
         """
         if not train:
             return self._normalize(x_BxSxC, self.mean[...], self.var[...])
-        x_GxNxSxC = at_least_float32(x_BxSxC.reshape(self._grouped_shape(x_BxSxC.shape)))
+        batch, *rest = x_BxSxC.shape
+        group = min(self.group_size, batch) or batch
+        x_GxNxSxC = at_least_float32(x_BxSxC.reshape(-1, group, *rest))
         mean_Gx1xC, var_Gx1xC = _moments(x_GxNxSxC)
         self._update_running(mean_Gx1xC, var_Gx1xC)
         return self._normalize(x_GxNxSxC, mean_Gx1xC, var_Gx1xC).reshape(x_BxSxC.shape)
-
-    def _grouped_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        batch = shape[0]
-        group = min(self.group_size, batch) or batch
-        if batch % group:
-            raise ValueError(
-                f"the batch must be a whole number of groups, got a batch of {batch} examples "
-                f"and ghost batches of {group}"
-            )
-        return (batch // group, group, *shape[1:])
 
     def _update_running(self, mean_Gx1xC: jax.Array, var_Gx1xC: jax.Array) -> None:
         for running, new_Gx1xC in ((self.mean, mean_Gx1xC), (self.var, var_Gx1xC)):

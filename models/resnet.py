@@ -20,6 +20,11 @@ class ConvNorm(nnx.Module):
     """Convolution without bias, followed by batch normalization.
 
     Pads by kernel // 2 on both sides, so the output has ceil(size / stride) rows and columns.
+
+    Args:
+        ghost_batch_size: examples normalized together; 0 = the whole batch.
+        dtype: dtype of the convolution and its output; parameters are float32.
+        rngs: source of the initial weights (stream `params`).
     """
 
     def __init__(
@@ -145,44 +150,28 @@ class CifarResNet(nnx.Module):
         num_classes: number K of logits.
         width: channels of the first stage.
         in_channels: channels of the images.
-        ghost_batch_size: examples normalized together; 0 = the whole batch.
-        dtype: dtype of the convolutions and activations; parameters are float32.
-        rngs: source of the initial weights (stream `params`).
+        common: `ghost_batch_size`, `dtype`, and `rngs`, see `ConvNorm`.
     """
 
     def __init__(
-        self,
-        *,
-        depth: int,
-        num_classes: int,
-        width: int = 16,
-        in_channels: int = 3,
-        ghost_batch_size: int = 0,
-        dtype: jnp.dtype = jnp.float32,
-        rngs: nnx.Rngs,
+        self, *, depth: int, num_classes: int, width: int = 16, in_channels: int = 3, **common
     ):
-        if depth < 8 or (depth - 2) % 6:
-            raise ValueError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth}")
-        common = {"ghost_batch_size": ghost_batch_size, "dtype": dtype, "rngs": rngs}
         self.stem = ConvNorm(in_channels, width, **common)
         blocks, features = [], width
-        for stage in range(3):
-            for index in range((depth - 2) // 6):
-                stride = 2 if stage and index == 0 else 1
-                options = {"stride": stride, "projection": False, **common}
-                blocks.append(BasicBlock(features, width * 2**stage, **options))
-                features = width * 2**stage
+        for stride, channels in ((1, width), (2, 2 * width), (2, 4 * width)):
+            sizes = ((depth - 2) // 6, features, channels, stride)
+            blocks += _stage(BasicBlock, *sizes, projection=False, **common)
+            features = channels
         self.blocks = nnx.List(blocks)
         # float32 logits, which cost nothing at this size; bfloat16 would round them.
-        self.head = nnx.Linear(features, num_classes, rngs=rngs)
+        self.head = nnx.Linear(features, num_classes, rngs=common["rngs"])
 
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:
         """Returns logits_BxK in float32; images are floating point. `train` updates batch norm."""
         x_BxHxWxC = nnx.relu(self.stem(images_BxHxWxC, train=train))
         for block in self.blocks:
             x_BxHxWxC = block(x_BxHxWxC, train=train)
-        features_BxC = at_least_float32(x_BxHxWxC).mean(axis=(1, 2))
-        return self.head(features_BxC)
+        return self.head(at_least_float32(x_BxHxWxC).mean(axis=(1, 2)))
 
 
 # depth: type of the blocks, number of them in each stage (He et al. 2016, table 1)
@@ -196,6 +185,9 @@ STAGES = {
 class ResNetBackbone(nnx.Module):
     """The convolutional part of a residual network, which returns the output of each stage.
 
+    Every residual branch is initialized to zero, so that the network starts out shallow (Goyal et
+    al. 2017, section 5.1).
+
     Args:
         depth: 18 or 34 (basic blocks) or 50 (bottlenecks), by the names of the whole networks.
         width: channels inside the blocks of the first stage, doubled in each later one.
@@ -203,9 +195,7 @@ class ResNetBackbone(nnx.Module):
         stage_strides: stride of each stage; fewer than four strides leave out the last stages.
         stem: "imagenet" = 7x7 convolution and 3x3 max pooling, each of stride 2;
             "cifar" = one 3x3 convolution of stride 1, for images of about 64 pixels and less.
-        ghost_batch_size: examples normalized together; 0 = the whole batch.
-        dtype: dtype of the convolutions and activations; parameters are float32.
-        rngs: source of the initial weights (stream `params`).
+        common: `ghost_batch_size`, `dtype`, and `rngs`, see `ConvNorm`.
     """
 
     def __init__(
@@ -216,23 +206,17 @@ class ResNetBackbone(nnx.Module):
         in_channels: int = 3,
         stage_strides: Sequence[int] = (1, 2, 2, 2),
         stem: str = "imagenet",
-        ghost_batch_size: int = 0,
-        dtype: jnp.dtype = jnp.float32,
-        rngs: nnx.Rngs,
+        **common,
     ):
-        if depth not in STAGES:
-            raise ValueError(f"depth must be one of {sorted(STAGES)}, got {depth}")
-        if stem not in ("imagenet", "cifar"):
-            raise ValueError(f'stem must be "imagenet" or "cifar", got {stem!r}')
-        common = {"ghost_batch_size": ghost_batch_size, "dtype": dtype, "rngs": rngs}
         self.max_pools = stem == "imagenet"
-        kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
+        kernel, stride = (7, 2) if self.max_pools else (3, 1)
         self.stem = ConvNorm(in_channels, width, kernel=kernel, stride=stride, **common)
-        block_type, blocks_per_stage = STAGES[depth]
+        block, numbers = STAGES[depth]
         stages, in_features, features = [], width, width
-        for stride, blocks in zip(stage_strides, blocks_per_stage, strict=False):
-            stages.append(_stage(block_type, blocks, in_features, features, stride, **common))
-            in_features, features = features * block_type.expansion, features * 2
+        for stride, number in zip(stage_strides, numbers, strict=False):
+            sizes = (number, in_features, features, stride)
+            stages.append(nnx.List(_stage(block, *sizes, last_scale=0.0, **common)))
+            in_features, features = features * block.expansion, features * 2
         self.stages = nnx.List(stages)
         self.out_features = in_features
 
@@ -252,35 +236,15 @@ class ResNetBackbone(nnx.Module):
 class ImageNetResNet(nnx.Module):
     """Residual network for classification: `ResNetBackbone`, average pooling, a linear layer.
 
-    Depth 50 is ResNet-50 v1.5. Every residual branch is initialized to zero, so that the
-    network starts out shallow (Goyal et al. 2017, section 5.1).
+    Depth 50 is ResNet-50 v1.5.
 
     Args:
         num_classes: number K of logits.
-        depth, width, in_channels, stem, ghost_batch_size, dtype, rngs: see `ResNetBackbone`.
+        backbone: the other arguments of `ResNetBackbone`.
     """
 
-    def __init__(
-        self,
-        *,
-        depth: int = 50,
-        num_classes: int = 1000,
-        width: int = 64,
-        in_channels: int = 3,
-        stem: str = "imagenet",
-        ghost_batch_size: int = 0,
-        dtype: jnp.dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ):
-        self.backbone = ResNetBackbone(
-            depth=depth,
-            width=width,
-            in_channels=in_channels,
-            stem=stem,
-            ghost_batch_size=ghost_batch_size,
-            dtype=dtype,
-            rngs=rngs,
-        )
+    def __init__(self, *, num_classes: int = 1000, rngs: nnx.Rngs, **backbone):
+        self.backbone = ResNetBackbone(rngs=rngs, **backbone)
         # float32 logits, which cost nothing at this size; bfloat16 would round them.
         self.head = nnx.Linear(
             self.backbone.out_features, num_classes, kernel_init=HEAD_INIT, rngs=rngs
@@ -289,14 +253,11 @@ class ImageNetResNet(nnx.Module):
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:
         """Returns logits_BxK in float32; images are floating point. `train` updates batch norm."""
         last_BxHxWxC = self.backbone(images_BxHxWxC, train=train)[-1]
-        features_BxC = at_least_float32(last_BxHxWxC).mean(axis=(1, 2))
-        return self.head(features_BxC)
+        return self.head(at_least_float32(last_BxHxWxC).mean(axis=(1, 2)))
 
 
-def _stage(block_type, blocks: int, in_features: int, features: int, stride: int, **common):
-    """A stage of `blocks` blocks; the first has the stride and may change the channels."""
-    common |= {"last_scale": 0.0}
-    first = block_type(in_features, features, stride=stride, **common)
-    out_features = features * block_type.expansion
-    rest = [block_type(out_features, features, **common) for _ in range(blocks - 1)]
-    return nnx.List([first, *rest])
+def _stage(block, number: int, in_features: int, features: int, stride: int, **options) -> list:
+    """`number` blocks; the first has the stride and may change the channels."""
+    first = block(in_features, features, stride=stride, **options)
+    out_features = features * block.expansion
+    return [first, *(block(out_features, features, **options) for _ in range(number - 1))]

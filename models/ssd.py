@@ -77,7 +77,7 @@ class SSD(nnx.Module):
         dtype: jnp.dtype = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        self.image_size, self.num_classes = image_size, num_classes
+        self.num_classes = num_classes
         common = {"dtype": dtype, "rngs": rngs}
         self.backbone = ResNetBackbone(
             depth=depth,
@@ -102,14 +102,8 @@ class SSD(nnx.Module):
         """Returns box_offsets_BxNx4 and class_logits_BxNx(K+1) in float32; class 0 is background.
 
         N runs over the boxes of `default_boxes(image_size)`, in their order. Images are floating
-        point. Raises ValueError unless they have `image_size` rows and columns. `train` updates
-        batch norm.
+        point. `train` updates batch norm.
         """
-        if images_BxHxWxC.shape[1:3] != (self.image_size, self.image_size):
-            raise ValueError(
-                f"images must have {self.image_size} rows and columns, "
-                f"got {' x '.join(map(str, images_BxHxWxC.shape[1:3]))}"
-            )
         return self.predict(self.feature_maps(images_BxHxWxC, train=train))
 
     def feature_maps(self, images_BxHxWxC: jax.Array, *, train: bool) -> list[jax.Array]:

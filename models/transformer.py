@@ -92,7 +92,6 @@ class Transformer(nnx.Module):
         model_dim: size D of the residual stream, even.
         num_heads: attention heads, a divisor of `model_dim`.
         mlp_dim: hidden size of the MLPs.
-        max_length: maximum length of a sequence.
         dtype: dtype of the activations and products; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """
@@ -105,16 +104,10 @@ class Transformer(nnx.Module):
         model_dim: int = 512,
         num_heads: int = 8,
         mlp_dim: int = 2048,
-        max_length: int,
         dtype: jnp.dtype = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        if model_dim % num_heads or model_dim % 2:
-            raise ValueError(
-                "model_dim must be even and a multiple of num_heads, "
-                f"got model_dim {model_dim} and num_heads {num_heads}"
-            )
-        self.model_dim, self.max_length, self.dtype = model_dim, max_length, dtype
+        self.model_dim, self.dtype = model_dim, dtype
         # nnx.Embed draws with variance 1 / D: inputs and logits both start with a variance near 1.
         self.embed = nnx.Embed(vocab_size, model_dim, rngs=rngs)
         sizes = (model_dim, num_heads, mlp_dim)
@@ -128,8 +121,6 @@ class Transformer(nnx.Module):
 
         Args:
             tokens_BxL: int32 in [0, V); a larger token makes the logits NaN.
-
-        Raises ValueError for a sequence longer than `max_length`.
         """
         return self.logits(self.hidden(tokens_BxL))
 
@@ -138,10 +129,6 @@ class Transformer(nnx.Module):
 
         With a large vocabulary, the logits of all positions take many times more memory.
         """
-        if tokens_BxL.shape[1] > self.max_length:
-            raise ValueError(
-                f"sequences may have {self.max_length} tokens at most, got {tokens_BxL.shape[1]}"
-            )
         # Gathered in float32, so that the gradients of a frequent token are summed in float32.
         x_BxLxD = jnp.take(self.embed.embedding[...], tokens_BxL, axis=0)
         positions_LxD = sinusoidal_positions(*x_BxLxD.shape[1:])

@@ -52,16 +52,7 @@ class VisionTransformer(nnx.Module):
         rngs: nnx.Rngs,
     ):
         height, width, channels = image_shape
-        if height % patch_size or width % patch_size:
-            raise ValueError(
-                f"patch_size must divide the images' {height} x {width} pixels, got {patch_size}"
-            )
-        if model_dim % num_heads:
-            raise ValueError(
-                "model_dim must be a multiple of num_heads, "
-                f"got model_dim {model_dim} and num_heads {num_heads}"
-            )
-        self.image_shape, self.dtype = image_shape, dtype
+        self.dtype = dtype
         patch = (patch_size, patch_size)
         self.patches = nnx.Conv(
             channels, model_dim, patch, strides=patch, padding="VALID", dtype=dtype, rngs=rngs
@@ -78,15 +69,7 @@ class VisionTransformer(nnx.Module):
         self.head = nnx.Linear(model_dim, num_classes, kernel_init=ZEROS, rngs=rngs)
 
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:
-        """Returns logits_BxK in float32; images are floating point. `train` changes nothing.
-
-        Raises ValueError for images of another shape than `image_shape`.
-        """
-        if images_BxHxWxC.shape[1:] != self.image_shape:
-            raise ValueError(
-                f"images must be of {' x '.join(map(str, self.image_shape))}, "
-                f"got {' x '.join(map(str, images_BxHxWxC.shape[1:]))}"
-            )
+        """Returns logits_BxK in float32; images are floating point. `train` changes nothing."""
         x_BxLxD = self.tokens(images_BxHxWxC)
         for layer in self.layers:
             x_BxLxD = layer(x_BxLxD)

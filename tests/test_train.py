@@ -189,7 +189,7 @@ def test_the_progress_line_counts_repeats_only_if_there_are_any(fields, repeats,
 
 
 def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_path, monkeypatch):
-    from workloads.small_images import SmallImageClassification
+    from workloads.classification import SmallImageClassification
 
     decode, calls = SmallImageClassification.decode, []
 

@@ -10,7 +10,7 @@ from workloads.interface import Workload, WorkloadError
 # Add a workload here; docs/workloads.md describes what it needs. An entry is a class, or the name
 # of one, which a run of another workload does not import.
 CLASSES: dict[str, str | type[Workload]] = {
-    "cifar10": "workloads.small_images:SmallImageClassification",
+    "cifar10": "workloads.classification:SmallImageClassification",
     "imagenet": "workloads.large_images:LargeImageClassification",
     "lm1b": "workloads.language:LanguageModel",
     "common_crawl": "workloads.language:LanguageModel",

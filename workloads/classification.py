@@ -1,5 +1,8 @@
-"""Image classification: the loss, metrics, and pixel scaling for images of any kind."""
+"""Image classification: what all kinds of images share, and images of one size (CIFAR-10, the
+digits of its mini)."""
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,8 +11,8 @@ import numpy as np
 import optax
 from flax import nnx
 
-from workloads.interface import Arrays, field, total
-from workloads.networks import Network
+from workloads import networks
+from workloads.interface import Arrays, copy_keys, field, lacks, total
 
 # Scales pixels to about zero mean and unit variance, identically for all data sets (our choice).
 _MEAN, _SCALE = 127.5, 64.0
@@ -24,7 +27,7 @@ class Classification:
             classes, in [0, 1) (Szegedy et al. 2016, section 7). The metrics do not use it.
     """
 
-    network: Network
+    network: networks.Network
     label_smoothing: float
     metrics = ("accuracy", "loss")
 
@@ -68,9 +71,76 @@ class Classification:
         return {name: sums[name] / sums["examples"] for name in self.metrics}
 
 
+@dataclasses.dataclass(frozen=True)
+class SmallImageClassification(Classification):
+    """Images of one shape, by default for a CIFAR ResNet.
+
+    Attributes:
+        image_shape: (height, width, channels).
+        pad: pixels of zero padding before the random crop.
+        flip: whether to mirror images at random.
+    """
+
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    pad: int
+    flip: bool
+    network: networks.Network
+    label_smoothing: float
+
+    @classmethod
+    def from_config(cls, config, info) -> "SmallImageClassification":
+        if info.image_shape is None or info.channels not in (1, 3):
+            raise lacks(config, info, "images of one size, with 1 or 3 channels and class labels")
+        if (info.num_classes or 0) < 2:
+            raise lacks(config, info, "class labels of two classes or more")
+        shape = tuple(info.image_shape)
+        return cls(
+            image_shape=shape,
+            num_classes=info.num_classes,
+            pad=config.augmentation.pad,
+            flip=config.augmentation.flip,
+            network=networks.choose(networks.SMALL, config, shape, info.num_classes),
+            label_smoothing=config.loss.label_smoothing,
+        )
+
+    def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+        """Decodes records to image uint8 [n, H, W, C] and label int32 [n]."""
+        from workloads import decoding  # a step on prepared batches does not need it
+
+        channels = self.image_shape[-1]
+        images = [decoding.decode(field(record, "image"), channels) for record in records]
+        for image in images:
+            if image.shape != self.image_shape:
+                raise ValueError(
+                    f"an image of {image.shape}; those of the data set have {self.image_shape}"
+                )
+        labels_n = labels(records, self.num_classes)
+        return {"image": np.stack(images), "label": labels_n}
+
+    def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
+        """Pads with zeros, crops at random, and mirrors at random; image uint8 [B, H, W, C]."""
+        keys = copy_keys(seed, index_B, copy_B)
+        images_BxHxWxC = jax.vmap(self._augment_one)(data["image"], keys)
+        return data | {"image": images_BxHxWxC}
+
+    def _augment_one(self, image_HxWxC, key):
+        crop_key, flip_key = jax.random.split(key)
+        padding = ((self.pad, self.pad), (self.pad, self.pad), (0, 0))
+        y, x = jax.random.randint(crop_key, (2,), 0, 2 * self.pad + 1)
+        crop = jax.lax.dynamic_slice(jnp.pad(image_HxWxC, padding), (y, x, 0), image_HxWxC.shape)
+        if not self.flip:
+            return crop
+        return jnp.where(jax.random.bernoulli(flip_key), crop[:, ::-1], crop)
+
+
 def labels(records: list[dict[str, Any]], num_classes: int) -> np.ndarray:
     """The records' labels, int32 [n]; raises ValueError for a label that is not a class."""
-    given = [field(record, "label") for record in records]
+    return checked_labels([field(record, "label") for record in records], num_classes)
+
+
+def checked_labels(given: Sequence[int] | np.ndarray, num_classes: int) -> np.ndarray:
+    """Labels as int32 [n]; raises ValueError for one that is not a class."""
     for label in given:
         if not 0 <= label < num_classes:  # before the conversion, which larger ones overflow
             raise ValueError(

@@ -44,15 +44,15 @@ def draw(key: jax.Array) -> Distortion:
     return Distortion(jax.random.bernoulli(order_key), *draws)
 
 
-def distort(key: jax.Array, image_HxWxC: jax.Array) -> jax.Array:
-    """Distorts the colors of a uint8 image as drawn from `key`; returns uint8.
+def distort(image_HxWxC: jax.Array, drawn: Distortion) -> jax.Array:
+    """Distorts the colors of a uint8 image; returns uint8.
 
     Grayscale images change only in brightness and contrast.
     """
     import dm_pix  # a step on prepared batches does not need it
 
     # The barrier prevents XLA from drawing again for every pixel.
-    drawn = Distortion(*jax.lax.optimization_barrier(tuple(draw(key))))
+    drawn = Distortion(*jax.lax.optimization_barrier(tuple(drawn)))
     image = dm_pix.adjust_brightness(image_HxWxC.astype(jnp.float32) / 255, drawn.brightness)
     if image_HxWxC.shape[-1] != 3:
         image = dm_pix.adjust_contrast(image, drawn.contrast)

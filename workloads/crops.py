@@ -3,8 +3,8 @@
 A box is (y, x, height, width) in whole pixels, int32 [4].
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,15 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from workloads import color
-from workloads.interface import Arrays
+from workloads.interface import Arrays, on_host
 
 # Attempts at a box that fits; then the largest centered one is taken, as in torchvision.
 _ATTEMPTS = 10
 
-# On the host, functions of rows are compiled for up to 8 rows and for multiples of 32.
-_FEW_ROWS, _MANY_ROWS = 8, 32
 
-
+@dataclasses.dataclass(frozen=True)
 class RandomCrops:
     """Augmentation by a random crop, resized to one size, mirrored or not, and random colors.
 
@@ -29,12 +27,24 @@ class RandomCrops:
     on a CPU. Pixels of the two differ by at most 1 gray level before colors are distorted.
 
     Attributes:
-        crop_size: rows and columns of the resized crop.
+        canvas: rows and columns of decoded images.
+        crop_size: rows and columns of the network's input.
+        min_area: minimum area of a random crop as a share of the image.
+        flip: whether to mirror images at random.
         color: whether to distort colors at random.
     """
 
+    canvas: int
     crop_size: int
+    min_area: float
+    flip: bool
     color: bool
+
+    @staticmethod
+    def settings(config) -> dict[str, Any]:
+        """These attributes as `config` states them."""
+        names = ("crop_size", "min_area", "flip", "color")
+        return {"canvas": config.dataset.canvas} | {n: config.augmentation[n] for n in names}
 
     def __init_subclass__(cls, **options):
         """A subclass with an `augment` of its own does not inherit the other one for the host."""
@@ -42,72 +52,53 @@ class RandomCrops:
         if "augment" in vars(cls) and "augment_on_host" not in vars(cls):
             cls.augment_on_host = None  # pyright: ignore[reportAttributeAccessIssue]
 
-    def draw(self, data: Arrays, seed, index_B, copy_B) -> tuple[jax.Array, jax.Array, Arrays]:
-        """Draws everything but colors (JAX), with one `copy_keys` key per row.
+    def draw(self, data: Arrays, seed, index_B, copy_B) -> tuple[Any, Any, Any, Arrays]:
+        """Draws the augmentation (JAX), with one `copy_keys` key per row.
 
         Args:
             data: the arrays of `augment` but the images.
 
         Returns:
-            The boxes int32 [B, 4], which rows to mirror bool [B], and the result of `augment` but
-            the images.
+            The boxes int32 [B, 4], which rows to mirror bool [B], the `color.Distortion` of arrays
+            [B] or None, and the result of `augment` but the images.
         """
-        raise NotImplementedError
-
-    def color_keys(self, seed, index_B, copy_B) -> jax.Array:
-        """The keys of the color distortions, [B]."""
         raise NotImplementedError
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
         """Crops, mirrors, and distorts colors at random; returns image uint8 [B, O, O, C]."""
         data = dict(data)
         images_BxHxWxC = data.pop("image")
-        boxes_Bx4, mirror_B, others = self.draw(data, seed, index_B, copy_B)
+        boxes_Bx4, mirror_B, colors, others = self.draw(data, seed, index_B, copy_B)
         images_BxOxOxC = crop_rows(images_BxHxWxC, boxes_Bx4, mirror_B, self.crop_size)
-        if self.color:
-            keys_B = self.color_keys(seed, index_B, copy_B)
-            images_BxOxOxC = jax.vmap(color.distort)(keys_B, images_BxOxOxC)
+        if colors is not None:
+            images_BxOxOxC = jax.vmap(color.distort)(images_BxOxOxC, colors)
         return others | {"image": images_BxOxOxC}
 
     def augment_on_host(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
         """`augment` by the host's CPU, of NumPy arrays to NumPy arrays."""
-        from workloads import decoding  # a step on prepared batches does not need it
+        import cv2  # a step on prepared batches does not need it
+
+        from workloads import decoding
 
         data = dict(data)
         images_BxHxWxC = data.pop("image")
-        rows = index_B.astype(np.uint32), copy_B.astype(np.uint32)
-        (boxes_Bx4, mirror_B, others), colors = _draw(self, seed, (data, *rows))
-        images_BxOxOxC = decoding.crop_rows(images_BxHxWxC, boxes_Bx4, mirror_B, self.crop_size)
+        rows = data, index_B.astype(np.uint32), copy_B.astype(np.uint32)
+        boxes_Bx4, mirror_B, colors, others = _draw(self, seed, rows)
+        shape = (self.crop_size, self.crop_size)
+        images_BxOxOxC = np.empty((len(boxes_Bx4), *shape, images_BxHxWxC.shape[-1]), np.uint8)
+        for row, (y, x, height, width) in enumerate(boxes_Bx4.tolist()):
+            box = images_BxHxWxC[row, y : y + height, x : x + width]
+            crop = decoding.resize(box, shape, images_BxOxOxC[row])
+            if mirror_B[row]:
+                cv2.flip(crop, 1, dst=crop)
         if colors is not None:
             images_BxOxOxC = color.distort_rows(images_BxOxOxC, colors)
         return others | {"image": images_BxOxOxC}
 
 
-def on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles `function(workload, seed, rows)` for the host's CPU.
-
-    `rows` and the result are trees of arrays with one leading axis, NumPy's outside of the
-    function. Rows are padded to one of few lengths, each of which is compiled.
-    """
-    compiled = jax.jit(function, static_argnums=0)
-
-    def call(workload, seed, rows):
-        n = len(jax.tree.leaves(rows)[0])
-        length = _FEW_ROWS if n <= _FEW_ROWS else -(-n // _MANY_ROWS) * _MANY_ROWS
-        padded = np.minimum(np.arange(length), n - 1) if n < length else slice(None)
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            rows = jax.tree.map(lambda array: array[padded], rows)
-            out = jax.device_get(compiled(workload, np.uint32(seed), rows))
-        return jax.tree.map(lambda array: array[:n], out)
-
-    return call
-
-
-@on_cpu
+@on_host
 def _draw(workload: RandomCrops, seed, rows):
-    data, *numbers = rows
-    colors = jax.vmap(color.draw)(workload.color_keys(seed, *numbers)) if workload.color else None
-    return workload.draw(data, seed, *numbers), colors
+    return workload.draw(rows[0], seed, *rows[1:])
 
 
 def random_box(key: jax.Array, size: jax.Array, min_area: float, aspect: float) -> jax.Array:
@@ -157,7 +148,7 @@ def crop_and_resize(image_HxWxC: jax.Array, box, mirror, out: int) -> jax.Array:
 
     Bilinear, sampled at half-pixel centers without prefilter, as in tf.image.resize; pixels outside
     the box have no influence. Uses two gathers: `jax.image.scale_and_translate` gives the same
-    result by matrix products, which take 20 times as long on a CPU. `decoding.crop_rows` is the
+    result by matrix products, which take 20 times as long on a CPU. `decoding.resize` is the
     host's counterpart.
 
     Args:

@@ -1,16 +1,15 @@
 """Encoded images to pixels: the one decoder of all image workloads.
 
-libjpeg-turbo (simplejpeg) decodes JPEGs: it releases the GIL, can decode at a reduced
-size, and reports damage. OpenCV decodes other formats and CMYK JPEGs. Arrays pass through. Images
-per second on one core, best of three, for 254 JPEGs of about 640x480 pixels and 166 kB: simplejpeg
-577, OpenCV 551, imagecodecs 546, Pillow 450, tf.io.decode_jpeg 521.
+libjpeg-turbo (simplejpeg) decodes JPEGs: it releases the GIL, can decode at a reduced size, and
+reports damage. Pillow decodes CMYK JPEGs and other formats. Arrays pass through. Images per second
+on one core, best of three, for 254 JPEGs of about 640x480 pixels and 166 kB: simplejpeg 577, OpenCV
+551, imagecodecs 546, Pillow 450, tf.io.decode_jpeg 521.
 """
 
 import contextlib
 import io
 import re
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -20,6 +19,12 @@ from PIL import Image
 
 # The pipeline already decodes on one thread per core.
 cv2.setNumThreads(1)
+
+# What Pillow decodes: formats whose damage it reports, as far as their files reveal it, and modes
+# of up to 8 bits per channel, or 16 of color, of which it takes the high byte.
+_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_TIFF_COMPRESSIONS = ("raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate")
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 
 # Reductions for which libjpeg-turbo has vector code; others are slower than no reduction.
 _FACTORS = (8, 4, 2)
@@ -46,9 +51,9 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
     """The pixels of an image, uint8 [H, W, channels].
 
     Args:
-        image: JPEG, PNG, or another format that OpenCV reads; or uint8 [H, W, C], which is
-            returned.
-        channels: 1 or 3; grayscale, palette, alpha, and CMYK images are converted.
+        image: JPEG, PNG, GIF, BMP, WebP, AVIF, TIFF, or PNM, of which the first frame is decoded
+            without orientation and alpha; or uint8 [H, W, C], which is returned.
+        channels: 1 or 3; grayscale, palette, and CMYK images are converted as Pillow does.
         factor: 1, 2, 4, or 8: a JPEG is decoded at 1/factor of its size, rounded up. Other formats
             and CMYK JPEGs are decoded at full size.
 
@@ -58,14 +63,13 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
     if isinstance(image, np.ndarray):
         return image
     (height, width), colorspace = _header(image)
-    if not colorspace:
-        return _other(image, channels)
     if colorspace in ("CMYK", "YCCK"):
-        _jpeg(image, "CMYK")  # only for its errors: OpenCV recovers silently
-        return _other(image, channels)
-    # simplejpeg takes the smallest size that is at least the requested one.
-    smallest = {"min_height": -(-height // factor), "min_width": -(-width // factor)}
-    return _jpeg(image, {1: "GRAY", 3: "RGB"}[channels], **smallest)
+        _jpeg(image, "CMYK")  # only for its errors: Pillow recovers silently
+    elif colorspace:
+        # simplejpeg takes the smallest size that is at least the requested one.
+        smallest = {"min_height": -(-height // factor), "min_width": -(-width // factor)}
+        return _jpeg(image, {1: "GRAY", 3: "RGB"}[channels], **smallest)
+    return _by_pillow(image, channels)
 
 
 def decode_within(
@@ -87,54 +91,28 @@ def decode_at(
     shape: tuple[int, int],
     channels: int,
     into: np.ndarray | None = None,
+    box: tuple[int, int, int, int] | None = None,
 ) -> np.ndarray:
-    """An image at the given (height, width), resized bilinearly; see `resize` for `into`.
+    """An image, or its crop `box`, resized bilinearly to (height, width); see `resize` for `into`.
 
     A JPEG is first decoded at 1/2, 1/4, or 1/8 of its size if both sides stay large enough. The
     bilinear step then reduces each side by less than half, or only one of them if the proportions
-    change a lot, for JPEGs of up to 16 times the given size.
+    change a lot, for JPEGs of up to 16 times the given size. The whole image is decoded: decoders
+    of a part do not report damage in the rest of it.
+
+    Args:
+        box: (y, x, height, width) in pixels; None for the whole image.
     """
-    height, width = size(image)
-    factor = _largest_factor(lambda f: height >= f * shape[0] and width >= f * shape[1])
-    return resize(decode(image, channels, factor), shape, into)
-
-
-def decode_crop(
-    image: bytes | np.ndarray,
-    box: tuple[int, int, int, int],
-    out: int,
-    channels: int,
-    into: np.ndarray | None = None,
-) -> np.ndarray:
-    """The crop `box` = (y, x, height, width) of an image, resized to uint8 [out, out, channels].
-
-    Decodes the whole image: decoders of a part do not report damage in the rest of it. A JPEG is
-    decoded at 1/2, 1/4, or 1/8 of its size if the crop still has `out` pixels per side. See
-    `resize` for `into`.
-    """
-    y, x, crop_height, crop_width = box
-    factor = _largest_factor(lambda f: min(crop_height, crop_width) >= f * out)
+    whole = size(image)
+    y, x, height, width = box or (0, 0, *whole)
+    reductions = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
+    factor = next(reductions, 1)
     pixels = decode(image, channels, factor)
-    if factor > 1 and pixels.shape[:2] == size(image):  # it could not be reduced
+    if pixels.shape[:2] == whole:  # it could not be reduced
         factor = 1
-    bottom, right = -(-(y + crop_height) // factor), -(-(x + crop_width) // factor)
-    return resize(pixels[y // factor : bottom, x // factor : right], (out, out), into)
-
-
-def crop_rows(
-    images_BxHxWxC: np.ndarray, boxes_Bx4: np.ndarray, mirror_B: np.ndarray, out: int
-) -> np.ndarray:
-    """Crops, resizes, and optionally mirrors each image; returns uint8 [B, out, out, C].
-
-    `crops.crop_rows` does the same in JAX, to 1 gray level.
-    """
-    cropped_BxOxOxC = np.empty((len(images_BxHxWxC), out, out, images_BxHxWxC.shape[-1]), np.uint8)
-    for row, (y, x, height, width) in enumerate(boxes_Bx4.tolist()):
-        crop = images_BxHxWxC[row, y : y + height, x : x + width]
-        resize(crop, (out, out), cropped_BxOxOxC[row])
-        if mirror_B[row]:
-            cv2.flip(cropped_BxOxOxC[row], 1, dst=cropped_BxOxOxC[row])
-    return cropped_BxOxOxC
+    rows = slice(y // factor, -(-(y + height) // factor))
+    columns = slice(x // factor, -(-(x + width) // factor))
+    return resize(pixels[rows, columns], shape, into)
 
 
 def resize(
@@ -156,10 +134,6 @@ def resize(
     return into
 
 
-def _largest_factor(allowed: Callable[[int], bool]) -> int:
-    return next((factor for factor in _FACTORS if allowed(factor)), 1)
-
-
 def _header(data: bytes) -> tuple[tuple[int, int], str]:
     """((height, width), color space) from a header; the color space is '' for what simplejpeg does
     not support: other formats, and JPEGs with unusual subsampling."""
@@ -172,12 +146,12 @@ def _header(data: bytes) -> tuple[tuple[int, int], str]:
             height, width = int(rows), int(columns)
     if not space:
         try:
-            with Image.open(io.BytesIO(data)) as image:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
                 width, height = image.size
         except Image.DecompressionBombError:
             width = height = MAX_PIXELS
         except Exception as error:  # the readers of many formats raise many types
-            raise DecodeError(_incomplete(data)) from error
+            raise DecodeError(_unreadable(data)) from error
     if height * width > MAX_PIXELS:
         raise DecodeError(f"an image of more than {MAX_PIXELS:,} pixels, which is the maximum")
     return (height, width), space
@@ -193,17 +167,35 @@ def _jpeg(data: bytes, colorspace: str, **smallest: Any) -> np.ndarray:
         return simplejpeg.decode_jpeg(data, colorspace, strict=False, **smallest)
 
 
-def _other(data: bytes, channels: int) -> np.ndarray:
-    flag = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}[channels]
-    flag |= cv2.IMREAD_IGNORE_ORIENTATION  # also ignored for JPEGs
+def _by_pillow(data: bytes, channels: int) -> np.ndarray:
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
-    except cv2.error as error:
-        raise DecodeError(f"damaged image: {error.err}") from error
-    if pixels is None:
-        raise DecodeError(_incomplete(data))
-    return pixels.reshape(*pixels.shape[:2], channels)
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            image.verify()  # the checksums of a PNG
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            kind = f"a {image.format} image of mode {image.mode}"
+            supported = image.mode in _MODES or _has_16_bits(image)
+            if image.format == "TIFF" and image.info["compression"] not in _TIFF_COMPRESSIONS:
+                kind, supported = f"{kind} and compression {image.info['compression']}", False
+            if supported:
+                if image.mode not in _MODES:
+                    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+                pixels = np.asarray(image.convert({1: "L", 3: "RGB"}[channels]))
+                return pixels.reshape(*pixels.shape[:2], channels)
+    except Exception as error:
+        raise DecodeError(_unreadable(data)) from error
+    raise DecodeError(f"{kind}, which is not supported; convert it to PNG")
 
 
-def _incomplete(data: bytes) -> str:
-    return f"{len(data)} bytes that are not a complete image of 8 or 16 bits per channel"
+def _has_16_bits(image: Any) -> bool:
+    """Whether gray levels are 0 to 65,535, black to white."""
+    if image.format == "PPM":
+        return image.mode == "I"  # scaled by Pillow, whatever the file's largest level is
+    if image.format == "TIFF" and (image.tag_v2[258], image.tag_v2[262]) != ((16,), 1):
+        return False  # fewer bits, or white to black
+    return image.mode.startswith("I;16")
+
+
+def _unreadable(data: bytes) -> str:
+    if data.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer instead of the image; get the files by `git lfs pull`"
+    return f"{len(data)} bytes that are not a complete image of a supported format"

@@ -1,5 +1,6 @@
 """The interface between a workload and the pipeline and training."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 from flax import nnx
 
 from runs import cli
+from runs.study import nested
 
 Arrays = dict[str, Any]  # JAX or NumPy arrays by name
 
@@ -23,6 +25,12 @@ def lacks(config, info, what: str) -> WorkloadError:
         f"{info.num_classes}); choose another config.dataset.name, or the --config of another "
         "workload"
     )
+
+
+def require(possible: bool, config, name: str, allowed: str) -> None:
+    """Raises WorkloadError for the field `name` of `config` unless its value is possible."""
+    if not possible:
+        raise WorkloadError(f"config.{name} is {nested(config, name)!r}; allowed: {allowed}")
 
 
 class Workload(Protocol):
@@ -55,7 +63,9 @@ class Workload(Protocol):
         """Transforms stacked arrays at random (JAX), with one `copy_keys` key per row.
 
         A workload may also have `augment_on_host`, which does the same to NumPy arrays, for where
-        XLA is slow on a CPU. The pipeline then uses it for config.augment_on=host.
+        XLA is slow on a CPU; the pipeline then uses it for config.augment_on=host. One that
+        supports dataset.fused_decode has `decode_cropped(records, seed, index_n, copy_n)`, which
+        decodes and crops at random; `augment` then skips the crop.
         """
         ...
 
@@ -113,3 +123,28 @@ def copy_keys(seed, index_B, copy_B) -> jax.Array:
     seed_key = jax.random.key(seed)
     fold = jax.vmap(lambda i, c: jax.random.fold_in(jax.random.fold_in(seed_key, i), c))
     return fold(index_B, copy_B)
+
+
+def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(workload, seed, rows)` for the host's CPU.
+
+    `rows` and the result are trees of arrays with one leading axis, NumPy's outside of the
+    function. Rows are padded to one of few lengths (`compiled_length`), each of which is compiled.
+    """
+    compiled = jax.jit(function, static_argnums=0)
+
+    def call(workload, seed, rows):
+        n = len(jax.tree.leaves(rows)[0])
+        length = compiled_length(n)
+        padded = np.minimum(np.arange(length), n - 1) if n < length else slice(None)
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            rows = jax.tree.map(lambda array: array[padded], rows)
+            out = jax.device_get(compiled(workload, np.uint32(seed), rows))
+        return jax.tree.map(lambda array: array[:n], out)
+
+    return call
+
+
+def compiled_length(rows: int) -> int:
+    """The number of rows, 8 or a multiple of 32, that `on_host` compiles for so many rows."""
+    return 8 if rows <= 8 else -(-rows // 32) * 32

@@ -17,7 +17,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.transformer import Transformer
-from workloads.interface import Arrays, WorkloadError, total
+from workloads import networks
+from workloads.interface import Arrays, WorkloadError, require, total
 
 # Pads rows of tokens; texts do not contain it. The same as PAD of data/vocabulary.py.
 PAD = 0
@@ -33,42 +34,27 @@ class LanguageModel:
 
     Attributes:
         length: number of targets L in a row; a row has L + 1 tokens.
-        vocabulary_size: number of tokens V.
-        layers, dim, heads, mlp_dim: sizes of the Transformer, see `Transformer`.
+        network: a `Transformer`.
     """
 
     length: int
-    vocabulary_size: int
-    layers: int
-    dim: int
-    heads: int
-    mlp_dim: int
-    dtype: str
+    network: networks.Network
 
     metrics = ("loss", "perplexity")
 
     @classmethod
     def from_config(cls, config, info) -> "LanguageModel":
-        model = config.model
         if info.vocabulary_size is None:
             raise WorkloadError(
                 f"data set {info.name!r} is not tokenized text, which workload "
                 f"{config.workload!r} needs; set config.dataset.text to sentences or documents"
             )
-        if model.dim % model.heads or model.dim % 2:
-            raise WorkloadError(
-                f"config.model.dim is {model.dim} with model.heads={model.heads}; allowed: an even "
-                "multiple of the number of heads"
-            )
-        return cls(
-            length=config.dataset.sequence_length,
-            vocabulary_size=info.vocabulary_size,
-            layers=model.layers,
-            dim=model.dim,
-            heads=model.heads,
-            mlp_dim=model.mlp_dim,
-            dtype=config.dtype,
-        )
+        dim, heads = config.model.dim, config.model.heads
+        allowed = f"an even multiple of model.heads, {heads}"
+        require(dim % heads == dim % 2 == 0, config, "model.dim", allowed)
+        sizes = networks.transformer_sizes(config)
+        network = networks.Network.of(Transformer, vocab_size=info.vocabulary_size, **sizes)
+        return cls(config.dataset.sequence_length, network)
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """Pads records with tokens int32 [<= L + 1] to tokens int32 [n, L + 1]."""
@@ -82,17 +68,8 @@ class LanguageModel:
         del seed, index_B, copy_B
         return data
 
-    def model(self, rngs: nnx.Rngs) -> Transformer:
-        return Transformer(
-            vocab_size=self.vocabulary_size,
-            num_layers=self.layers,
-            model_dim=self.dim,
-            num_heads=self.heads,
-            mlp_dim=self.mlp_dim,
-            max_length=self.length,
-            dtype=jnp.dtype(self.dtype),
-            rngs=rngs,
-        )
+    def model(self, rngs: nnx.Rngs) -> nnx.Module:
+        return self.network(rngs)
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
         """Mean nats per token over the batch, so that long rows weigh more than short ones."""

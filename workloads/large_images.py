@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workloads import classification, crops, networks
-from workloads.classification import Classification
-from workloads.interface import Arrays, copy_keys, field, lacks
+from workloads import color, crops, networks
+from workloads.classification import Classification, labels
+from workloads.interface import Arrays, copy_keys, field, lacks, on_host
 
 # Maximum aspect ratio of a training crop (Szegedy et al. 2015), and the side of the center crop for
 # evaluation: 224 of 256, as in Krizhevsky et al. (2012).
@@ -35,20 +35,10 @@ class LargeImageClassification(crops.RandomCrops, Classification):
 
     Attributes:
         channels: channels of the photographs, 1 or 3.
-        canvas: side of the canvas in pixels.
-        crop_size: side of the network's input in pixels.
-        min_area: minimum area of a training crop as a share of the photograph's.
-        flip: whether to mirror images at random.
-        color: whether to distort colors at random.
     """
 
     num_classes: int
     channels: int
-    canvas: int
-    crop_size: int
-    min_area: float
-    flip: bool
-    color: bool
     network: networks.Network
     label_smoothing: float
 
@@ -58,16 +48,12 @@ class LargeImageClassification(crops.RandomCrops, Classification):
             raise lacks(config, info, "class labels of two classes or more")
         if info.channels not in (1, 3):
             raise lacks(config, info, "images of 1 or 3 channels")
-        crop_size = config.augmentation.crop_size
-        shape = (crop_size, crop_size, info.channels)
+        settings = cls.settings(config)
+        shape = (settings["crop_size"], settings["crop_size"], info.channels)
         return cls(
+            **settings,
             num_classes=info.num_classes,
             channels=info.channels,
-            canvas=config.dataset.canvas,
-            crop_size=crop_size,
-            min_area=config.augmentation.min_area,
-            flip=config.augmentation.flip,
-            color=config.augmentation.color,
             network=networks.choose(networks.LARGE, config, shape, info.num_classes),
             label_smoothing=config.loss.label_smoothing,
         )
@@ -82,16 +68,12 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         images_nxSxSxC = np.empty((len(records), self.canvas, self.canvas, self.channels), np.uint8)
         sizes_nx2 = np.empty((len(records), 2), np.int32)
         for record, canvas, size in zip(records, images_nxSxSxC, sizes_nx2, strict=True):
-            pixels = decoding.decode_within(
-                field(record, "image"), self.canvas, self.channels, canvas
-            )
+            image = field(record, "image")
+            pixels = decoding.decode_within(image, self.canvas, self.channels, canvas)
             height, width = size[:] = pixels.shape[:2]
             canvas[height:] = canvas[:height, width:] = 0
-        return {
-            "image": images_nxSxSxC,
-            "size": sizes_nx2,
-            "label": classification.labels(records, self.num_classes),
-        }
+        labels_n = labels(records, self.num_classes)
+        return {"image": images_nxSxSxC, "size": sizes_nx2, "label": labels_n}
 
     def decode_cropped(self, records, seed, index_n, copy_n) -> dict[str, np.ndarray]:
         """Decodes records to random-resized crops: image uint8 [n, O, O, C], label int32 [n].
@@ -104,28 +86,23 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         sizes_nx2 = np.asarray([decoding.size(field(r, "image")) for r in records], np.int32)
         rows = sizes_nx2, np.asarray(index_n, np.uint32), np.asarray(copy_n, np.uint32)
         boxes_nx4 = _random_boxes(self, seed, rows).tolist()
-        out = self.crop_size
-        images_nxOxOxC = np.empty((len(records), out, out, self.channels), np.uint8)
+        shape = (self.crop_size, self.crop_size)
+        images_nxOxOxC = np.empty((len(records), *shape, self.channels), np.uint8)
         for record, box, image in zip(records, boxes_nx4, images_nxOxOxC, strict=True):
-            decoding.decode_crop(record["image"], tuple(box), out, self.channels, image)
-        return {
-            "image": images_nxOxOxC,
-            "label": classification.labels(records, self.num_classes),
-        }
+            decoding.decode_at(record["image"], shape, self.channels, image, box)
+        return {"image": images_nxOxOxC, "label": labels(records, self.num_classes)}
 
     def draw(self, data: Arrays, seed, index_B, copy_B):
         data = dict(data)
-        mirror_key_B = self._keys(seed, index_B, copy_B, use=1)
+        mirror_key_B, color_key_B = (self._keys(seed, index_B, copy_B, use) for use in (1, 2))
         mirror_B = jax.vmap(jax.random.bernoulli)(mirror_key_B) & self.flip
+        colors = jax.vmap(color.draw)(color_key_B) if self.color else None
         if "size" in data:
             boxes_Bx4 = self.random_boxes(seed, data.pop("size"), index_B, copy_B)
         else:  # `decode_cropped` has cropped
             whole_4 = jnp.asarray((0, 0, self.crop_size, self.crop_size))
             boxes_Bx4 = jnp.broadcast_to(whole_4, (len(index_B), 4))
-        return boxes_Bx4, mirror_B, data
-
-    def color_keys(self, seed, index_B, copy_B):
-        return self._keys(seed, index_B, copy_B, use=2)
+        return boxes_Bx4, mirror_B, colors, data
 
     def random_boxes(self, seed, size_Bx2, index_B, copy_B):
         """The random crop of each row, (y, x, height, width) in pixels, int32 [B, 4]."""
@@ -143,7 +120,7 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         return jax.vmap(jax.random.fold_in, (0, None))(copy_keys(seed, index_B, copy_B), use)
 
 
-@crops.on_cpu
+@on_host
 def _random_boxes(workload: LargeImageClassification, seed, rows):
     size_Bx2, index_B, copy_B = rows
     return workload.random_boxes(seed, size_Bx2, index_B, copy_B)

@@ -15,7 +15,7 @@ from flax import nnx
 from models.linear import LogisticRegression
 from models.resnet import STAGES, CifarResNet, ImageNetResNet
 from models.vision_transformer import VisionTransformer
-from workloads.interface import WorkloadError
+from workloads.interface import require
 
 Shape = tuple[int, int, int]  # (height, width, channels) of the network's input
 
@@ -40,71 +40,61 @@ class Network:
         return self.module(**dict(self.arguments), rngs=rngs)
 
 
+Make = Callable[[ml_collections.ConfigDict, Shape, int], Network]
+
+
+def convolutional(module: Callable[..., nnx.Module], config, **arguments: Any) -> Network:
+    """A network with the depth, width, normalization, and precision that `config` states."""
+    model = config.model
+    arguments |= {"ghost_batch_size": model.ghost_batch_size, "dtype": jnp.dtype(config.dtype)}
+    return Network.of(module, depth=model.depth, width=model.width, **arguments)
+
+
 def cifar_resnet(config: ml_collections.ConfigDict, shape: Shape, num_classes: int) -> Network:
     depth = config.model.depth
     if not depth:
         size = math.prod(shape)
         return Network.of(LogisticRegression, in_features=size, num_classes=num_classes)
-    if depth < 8 or (depth - 2) % 6:
-        raise WorkloadError(
-            f"config.model.depth is {depth}; allowed: 6n + 2, such as 8, 20, 32, 56, or 0 "
-            "(logistic regression)"
-        )
-    return Network.of(
-        CifarResNet,
-        depth=depth,
-        num_classes=num_classes,
-        width=config.model.width,
-        in_channels=shape[-1],
-        ghost_batch_size=config.model.ghost_batch_size,
-        dtype=jnp.dtype(config.dtype),
-    )
+    allowed = "6n + 2, such as 8, 20, 32, 56, or 0 (logistic regression)"
+    require(depth >= 8 and depth % 6 == 2, config, "model.depth", allowed)
+    return convolutional(CifarResNet, config, num_classes=num_classes, in_channels=shape[-1])
 
 
 def imagenet_resnet(config: ml_collections.ConfigDict, shape: Shape, num_classes: int) -> Network:
-    if config.model.depth not in STAGES:
-        allowed = ", ".join(map(str, sorted(STAGES)))
-        raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: {allowed}")
-    return Network.of(
-        ImageNetResNet,
-        depth=config.model.depth,
-        num_classes=num_classes,
-        width=config.model.width,
-        in_channels=shape[-1],
-        stem=config.model.stem,
-        ghost_batch_size=config.model.ghost_batch_size,
-        dtype=jnp.dtype(config.dtype),
-    )
+    allowed = ", ".join(map(str, sorted(STAGES)))
+    require(config.model.depth in STAGES, config, "model.depth", allowed)
+    sizes = {"num_classes": num_classes, "in_channels": shape[-1], "stem": config.model.stem}
+    return convolutional(ImageNetResNet, config, **sizes)
 
 
 def vision_transformer(
     config: ml_collections.ConfigDict, shape: Shape, num_classes: int
 ) -> Network:
     model = config.model
-    if shape[0] % model.patch_size or shape[1] % model.patch_size:
-        raise WorkloadError(
-            f"config.model.patch_size is {model.patch_size}, which does not divide the network's "
-            f"input of {shape[0]} x {shape[1]} pixels; allowed: a divisor of both sides"
-        )
-    if model.dim % model.heads:
-        raise WorkloadError(
-            f"config.model.dim is {model.dim} with model.heads={model.heads}; allowed: a multiple "
-            "of the number of heads"
-        )
+    divides = not (shape[0] % model.patch_size or shape[1] % model.patch_size)
+    allowed = f"a divisor of both sides of the network's input, {shape[0]} x {shape[1]} pixels"
+    require(divides, config, "model.patch_size", allowed)
+    allowed = f"a divisor of model.dim, {model.dim}"
+    require(model.dim % model.heads == 0, config, "model.heads", allowed)
     return Network.of(
         VisionTransformer,
         image_shape=shape,
         num_classes=num_classes,
         patch_size=model.patch_size,
-        num_layers=model.layers,
-        model_dim=model.dim,
-        num_heads=model.heads,
-        mlp_dim=model.mlp_dim,
-        dtype=jnp.dtype(config.dtype),
+        **transformer_sizes(config),
     )
 
 
-Make = Callable[[ml_collections.ConfigDict, Shape, int], Network]
+def transformer_sizes(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """The arguments that all Transformers share."""
+    return {
+        "num_layers": config.model.layers,
+        "model_dim": config.model.dim,
+        "num_heads": config.model.heads,
+        "mlp_dim": config.model.mlp_dim,
+        "dtype": jnp.dtype(config.dtype),
+    }
+
 
 # For images of one size, and for crops of photographs.
 SMALL: dict[str, Make] = {"resnet": cifar_resnet, "vit": vision_transformer}
@@ -129,7 +119,5 @@ def choose(
     makers: Mapping[str, Make], config: ml_collections.ConfigDict, shape: Shape, num_classes: int
 ) -> Network:
     """The network that `config.model` describes; raises WorkloadError if it is not possible."""
-    if config.model.name not in makers:
-        allowed = ", ".join(makers)
-        raise WorkloadError(f"config.model.name is {config.model.name!r}; allowed: {allowed}")
+    require(config.model.name in makers, config, "model.name", ", ".join(makers))
     return makers[config.model.name](config, shape, num_classes)

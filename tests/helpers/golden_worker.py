@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import resnet, ssd, vision_transformer
+from models import resnet, ssd, transformer, vision_transformer
 from runs.checkpoints import by_path
 from tests.helpers import golden
 from training import optimizer, sharding
 from training import step as steps
+from workloads.classification import SmallImageClassification
 from workloads.detection.task import Detection
 from workloads.language import LanguageModel
 from workloads.large_images import LargeImageClassification
 from workloads.networks import Network
-from workloads.small_images import SmallImageClassification
 
 # One block a stage, of ResNet-18 and of ResNet-50: a quarter of the time to compile.
 SHORT_STAGES = {
@@ -50,6 +50,15 @@ def workloads(dtype="float64"):
     patches = Network.of(
         vision_transformer.VisionTransformer, image_shape=shape, **golden.VIT, **common
     )
+    text = Network.of(
+        transformer.Transformer,
+        vocab_size=golden.VOCABULARY,
+        num_layers=golden.TRANSFORMER["layers"],
+        model_dim=golden.TRANSFORMER["dim"],
+        num_heads=golden.TRANSFORMER["heads"],
+        mlp_dim=golden.TRANSFORMER["mlp_dim"],
+        dtype=jnp.dtype(dtype),
+    )
     detector = Network.of(
         ssd.SSD,
         image_size=golden.DETECTION_SIZE,
@@ -68,10 +77,10 @@ def workloads(dtype="float64"):
             label_smoothing=golden.LABEL_SMOOTHING,
             **UNUSED,
         ),
-        "transformer": LanguageModel(8, golden.VOCABULARY, **golden.TRANSFORMER, dtype=dtype),
+        "transformer": LanguageModel(8, text),
         "vit": SmallImageClassification(shape, 10, 0, False, patches, 0.0),
         "ssd": Detection(
-            golden.DETECTION_CLASSES,
+            num_classes=golden.DETECTION_CLASSES,
             max_boxes=3,
             crop_size=golden.DETECTION_SIZE,
             network=detector,

@@ -24,8 +24,8 @@ from tests.helpers.runs import RESNET, echoing, mini, placed, stop_at
 from training import divergence, gradient_statistics, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
+from workloads.classification import SmallImageClassification
 from workloads.networks import Network
-from workloads.small_images import SmallImageClassification
 
 STEPS = 5
 
@@ -38,7 +38,7 @@ class NextToken:
 
     def model(self, rngs):
         sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
-        return Transformer(vocab_size=self.vocab_size, max_length=16, rngs=rngs, **sizes)
+        return Transformer(vocab_size=self.vocab_size, rngs=rngs, **sizes)
 
     def loss(self, model, data):
         tokens_BxL = data["tokens"]

@@ -1,4 +1,4 @@
-"""What holds for every network: published sizes, precision, equal definitions, refusals by name."""
+"""What holds for every network: published sizes, precision, equal definitions."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ NETWORKS = {
     CifarResNet: ({"depth": 8, "num_classes": 5, "width": 4}, {"depth": 14}, IMAGES),
     ImageNetResNet: ({"depth": 18, "num_classes": 5, "width": 4}, {"depth": 34}, IMAGES),
     SSD: ({"num_classes": 3, "image_size": 32, "width": 4}, {"num_classes": 4}, IMAGES),
-    Transformer: ({"vocab_size": 11, "max_length": 6} | SIZES, {"num_layers": 1}, TOKENS),
+    Transformer: ({"vocab_size": 11} | SIZES, {"num_layers": 1}, TOKENS),
     VisionTransformer: (
         {"image_shape": (32, 32, 3), "num_classes": 5, "patch_size": 16} | SIZES,
         {"num_layers": 1},
@@ -74,37 +74,6 @@ def test_equal_arguments_give_equal_hashable_graph_definitions(network):
     first, second = (nnx.graphdef(abstract(network, **arguments)) for _ in range(2))
     assert (first, hash(first)) == (second, hash(second))
     assert first != nnx.graphdef(abstract(network, **arguments | other))
-
-
-@pytest.mark.parametrize(
-    ("network", "change", "value"),
-    [
-        *((CifarResNet, {"depth": depth}, depth) for depth in (2, 9, 18, 31)),
-        (ImageNetResNet, {"depth": 51}, 51),
-        (ImageNetResNet, {"stem": "tiny"}, "tiny"),
-        (Transformer, {"num_heads": 3}, 3),
-        (Transformer, {"model_dim": 7, "num_heads": 1}, 7),
-        (VisionTransformer, {"patch_size": 3}, 3),
-        (VisionTransformer, {"num_heads": 3}, 3),
-    ],
-)
-def test_impossible_sizes_are_named(network, change, value):
-    with pytest.raises(ValueError, match=f"got .*{value}"):
-        network(**NETWORKS[network][0] | change, rngs=nnx.Rngs(0))
-
-
-@pytest.mark.parametrize(
-    ("network", "inputs", "size"),
-    [
-        (SSD, np.zeros((1, 32, 48, 3)), "32 x 48"),
-        (VisionTransformer, np.zeros((1, 48, 32, 3)), "48 x 32 x 3"),
-        (Transformer, np.zeros((1, 7), np.int32), "7"),
-    ],
-)
-def test_inputs_of_another_size_are_named(network, inputs, size):
-    model, options = abstract(network, **NETWORKS[network][0]), {"train": False}
-    with pytest.raises(ValueError, match=f"got {size}"):
-        model(inputs, **({} if network is Transformer else options))
 
 
 def test_logistic_regression_starts_at_zero():

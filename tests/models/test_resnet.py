@@ -90,24 +90,6 @@ def test_residual_branches_start_as_zero(depth):
     np.testing.assert_array_equal(blocks[1](x, train=True), x)
 
 
-def test_one_gradient_step_through_split_and_merge():
-    graphdef, parameters, statistics = nnx.split(mini(), nnx.Param, ...)
-
-    @jax.jit
-    def gradients_and_statistics(parameters, statistics, x):
-        def loss(parameters):
-            model = nnx.merge(graphdef, parameters, statistics, copy=True)
-            logits = model(x, train=True)
-            return jax.nn.log_softmax(logits)[:, 0].mean(), nnx.state(model, nnx.BatchStat)
-
-        return jax.grad(loss, has_aux=True)(parameters)
-
-    gradients, new_statistics = gradients_and_statistics(parameters, statistics, images())
-    assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(gradients))
-    pairs = zip(jax.tree.leaves(statistics), jax.tree.leaves(new_statistics), strict=True)
-    assert all((np.asarray(old) != np.asarray(new)).any() for old, new in pairs)
-
-
 def test_evaluation_keeps_the_statistics_and_examples_apart():
     model = mini()
     before = jax.tree.map(np.array, nnx.state(model, nnx.BatchStat))

@@ -11,18 +11,18 @@ from models.ssd import SSD, box_shapes, default_boxes, feature_map_sizes
 from tests.helpers.networks import abstract, parameter_count
 
 
-def output_shapes(model, batch=2):
-    images = jax.ShapeDtypeStruct((batch, model.image_size, model.image_size, 3), jnp.float32)
+def output_shapes(image_size, **arguments):
+    model = abstract(SSD, image_size=image_size, **arguments)
+    images = jax.ShapeDtypeStruct((2, image_size, image_size, 3), jnp.float32)
 
     def maps_and_outputs(model, images):
-        maps = model.feature_maps(images, train=True)
-        return maps, model(images, train=False)
+        return model.feature_maps(images, train=True), model(images, train=False)
 
     return nnx.eval_shape(maps_and_outputs, model, images)
 
 
 def test_feature_maps_and_outputs_at_300_pixels():
-    maps, (offsets, logits) = output_shapes(abstract(SSD, num_classes=80, ghost_batch_size=1))
+    maps, (offsets, logits) = output_shapes(300, num_classes=80, ghost_batch_size=1)
     expected = [(38, 256), (19, 512), (10, 512), (5, 256), (3, 256), (1, 256)]
     assert [x.shape for x in maps] == [(2, size, size, channels) for size, channels in expected]
     assert (offsets.shape, logits.shape) == ((2, 8732, 4), (2, 8732, 81))
@@ -31,8 +31,7 @@ def test_feature_maps_and_outputs_at_300_pixels():
 @pytest.mark.long
 @pytest.mark.parametrize("image_size", [32, 64, 96, 160, 250, 300, 321, 512])
 def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
-    model = abstract(SSD, num_classes=3, image_size=image_size, width=4)
-    maps, (offsets, logits) = output_shapes(model)
+    maps, (offsets, logits) = output_shapes(image_size, num_classes=3, width=4)
     assert [x.shape[1] for x in maps] == feature_map_sizes(image_size)
     number = len(default_boxes(image_size))
     assert (offsets.shape, logits.shape) == ((2, number, 4), (2, number, 4))

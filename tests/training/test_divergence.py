@@ -11,7 +11,7 @@ from runs import records, trial_records
 from runs.progress import Progress
 from tests.helpers.runs import RESNET, latest_step, mini, stop_at
 from training import divergence, lanes
-from workloads.small_images import SmallImageClassification
+from workloads.classification import SmallImageClassification
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of ENDLESS
 

@@ -12,6 +12,7 @@ from flax import nnx
 import train
 from configs import common_crawl, lm1b
 from data.splits import open_data
+from models.transformer import Transformer
 from runs import records
 from tests.helpers.runs import SMALL_TEXT, shrunk
 from tests.helpers.tfds_data import write_text
@@ -19,13 +20,15 @@ from training import optimizer
 from training.evaluate import open_test_split
 from training.experiment import held_out_batches, make_experiment
 from workloads.language import LanguageModel, positions_at_once, total_cross_entropy
+from workloads.networks import Network
 
-SIZES = {"vocabulary_size": 40, "layers": 1, "dim": 16, "heads": 2, "mlp_dim": 24}
+SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "mlp_dim": 24}
 TEXTS = ([1, 5, 9, 7, 2], [1, 30, 2], [1, 4, 4, 4, 39, 8, 11, 25, 6], [])
 
 
-def language_model(length=8, dtype="float32"):
-    return LanguageModel(length=length, dtype=dtype, **SIZES)
+def language_model(length=8, vocab_size=40, **sizes):
+    network = Network.of(Transformer, vocab_size=vocab_size, **SIZES | sizes)
+    return LanguageModel(length, network)
 
 
 def batch(workload, texts=TEXTS):
@@ -163,7 +166,7 @@ def test_full_size_logits_are_never_in_memory_at_once():
     # 9 positions are 5 + 5 with one padded, not 8 + 8 with 7
     assert [positions_at_once(*size, 32_000) for size in sizes] == [8, 8, 8, 7, 5, 1]
     assert positions_at_once(32, 64, 512) == 64
-    workload = LanguageModel(64, 8000, layers=1, dim=8, heads=1, mlp_dim=8, dtype="float32")
+    workload = language_model(64, 8000, model_dim=8, num_heads=1, mlp_dim=8)
     model = nnx.eval_shape(lambda: workload.model(nnx.Rngs(0)))
     graphdef, parameters = nnx.split(model)
 

@@ -13,12 +13,11 @@ from flax import nnx
 
 from models.ssd import SSD, default_boxes
 from runs.study import nested
-from workloads import crops
-from workloads.classification import normalized
-from workloads.detection import augment, coco_metrics
+from workloads import color, crops, networks
+from workloads.classification import checked_labels, normalized
 from workloads.detection import boxes as geometry
-from workloads.interface import Arrays, WorkloadError, copy_keys, field, lacks, total
-from workloads.networks import Network
+from workloads.detection import coco_metrics, windows
+from workloads.interface import Arrays, copy_keys, field, lacks, require, total
 
 # Liu et al. 2016, section 2.2: at most three negatives per positive, the hardest ones.
 _NEGATIVES_PER_POSITIVE = 3
@@ -43,23 +42,13 @@ class Detection(crops.RandomCrops):
     padding.
 
     Attributes:
-        canvas: rows and columns C of decoded images.
         max_boxes: maximum number of boxes M in an image.
-        crop_size: rows and columns S of the network's input.
-        min_area: minimum area of a random crop as a share of the image; 1 = no crop.
-        flip: whether to mirror images at random.
-        color: whether to distort colors at random.
         network: an `SSD`.
     """
 
     num_classes: int
-    canvas: int
     max_boxes: int
-    crop_size: int
-    min_area: float
-    flip: bool
-    color: bool
-    network: Network
+    network: networks.Network
 
     metrics = (*coco_metrics.NAMES, "loss", "bad_boxes")
 
@@ -67,25 +56,16 @@ class Detection(crops.RandomCrops):
     def from_config(cls, config, info) -> "Detection":
         if not info.has_boxes:
             raise lacks(config, info, "images with labeled boxes")
-        _check(config)
+        require(config.model.depth in (18, 34), config, "model.depth", "18, 34")
+        for name in ("dataset.canvas", "augmentation.crop_size"):
+            require(nested(config, name) >= _MIN_SIZE, config, name, f"{_MIN_SIZE} or more")
         num_classes = info.object_classes or info.num_classes
+        sizes = {"num_classes": num_classes, "image_size": config.augmentation.crop_size}
         return cls(
+            **cls.settings(config),
             num_classes=num_classes,
-            canvas=config.dataset.canvas,
             max_boxes=config.dataset.max_boxes,
-            crop_size=config.augmentation.crop_size,
-            min_area=config.augmentation.min_area,
-            flip=config.augmentation.flip,
-            color=config.augmentation.color,
-            network=Network.of(
-                SSD,
-                num_classes=num_classes,
-                image_size=config.augmentation.crop_size,
-                depth=config.model.depth,
-                width=config.model.width,
-                ghost_batch_size=config.model.ghost_batch_size,
-                dtype=jnp.dtype(config.dtype),
-            ),
+            network=networks.convolutional(SSD, config, **sizes),
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -112,37 +92,42 @@ class Detection(crops.RandomCrops):
         return data
 
     def _decode_one(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
-        image, size_2 = _decode_image(field(record, "image"), self.canvas)
+        from workloads import decoding  # a step on prepared batches does not need it
+
+        image = decoding.decode_at(field(record, "image"), (self.canvas, self.canvas), 3)
+        size_2 = np.array(decoding.size(record["image"]), np.int32)
         objects = field(record, "objects")
         given_Mx4 = np.asarray(field(objects, "bbox"), np.float32).reshape(-1, 4)
-        labels_M = np.asarray(field(objects, "label")).reshape(-1)
-        if len(labels_M) != len(given_Mx4):
-            raise ValueError(f"it has {len(given_Mx4)} boxes and {len(labels_M)} labels")
-        for label in labels_M:
-            if not 0 <= label < self.num_classes:
-                raise ValueError(f"a box has label {label}; allowed: 0 to {self.num_classes - 1}")
-        labels_M = labels_M.astype(np.int32)
         boxes_Mx4 = np.clip(given_Mx4, 0.0, 1.0)
+        box_area_M = (boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]).prod(1) * size_2.prod()
+        columns = {
+            "labels": field(objects, "label"),
+            "area": objects.get("area", box_area_M),
+            "is_crowd": objects.get("is_crowd", np.zeros(len(given_Mx4), bool)),
+        }
+        for name, values in columns.items():
+            columns[name] = np.asarray(values).reshape(-1)
+            if len(columns[name]) != len(given_Mx4):
+                raise ValueError(f"it has {len(given_Mx4)} boxes and {len(columns[name])} {name}")
+        area_M = columns["area"].astype(np.float32)
         nonempty_M = (boxes_Mx4[:, 2:] > boxes_Mx4[:, :2]).all(1)  # False for NaN
         clipped_M = (np.abs(boxes_Mx4 - given_Mx4) > _TOLERANCE).any(1)
         if (boxes := int(nonempty_M.sum())) > self.max_boxes:
             raise ValueError(
                 f"it has {boxes} boxes; allowed: up to config.dataset.max_boxes, {self.max_boxes}"
             )
-        box_area_M = (boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]).prod(1) * size_2.prod()
-        area_M = np.asarray(objects.get("area", box_area_M), np.float32).reshape(-1)
-        crowd_M = np.asarray(objects.get("is_crowd", np.zeros_like(labels_M)), bool).reshape(-1)
-        for name, values_M in (("area", area_M), ("is_crowd", crowd_M)):
-            if len(values_M) != len(given_Mx4):
-                raise ValueError(f"it has {len(given_Mx4)} boxes and {len(values_M)} {name}")
-        area_M = np.where(np.isnan(area_M), box_area_M, area_M).astype(np.float32)
-        pad = functools.partial(_padded, length=self.max_boxes)
+
+        def padded(values_M: np.ndarray, fill: Any) -> np.ndarray:
+            rows = np.full((self.max_boxes, *values_M.shape[1:]), fill, values_M.dtype)
+            rows[:boxes] = values_M[nonempty_M]
+            return rows
+
         return {
-            "image": image,
-            "boxes": pad(boxes_Mx4[nonempty_M], fill=0),
-            "labels": pad(labels_M[nonempty_M], fill=-1),
-            "crowd": pad(crowd_M[nonempty_M], fill=False),
-            "area": pad(area_M[nonempty_M], fill=0),
+            "image": image if image.shape[-1] == 3 else image.repeat(3, -1),  # a grayscale array
+            "boxes": padded(boxes_Mx4, 0),
+            "labels": padded(checked_labels(columns["labels"], self.num_classes), -1),
+            "crowd": padded(columns["is_crowd"].astype(bool), False),
+            "area": padded(np.where(np.isnan(area_M), box_area_M, area_M).astype(np.float32), 0),
             "size": size_2,
             "bad_boxes": np.asarray((clipped_M | ~nonempty_M).sum(), np.int32),
         }
@@ -153,33 +138,28 @@ class Detection(crops.RandomCrops):
         Boxes whose center is outside the crop are dropped, and so are crowds: in training their
         regions are background (our choice).
         """
-        crop_key_B, flip_key_B, _ = self._keys(seed, index_B, copy_B)
-        labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
+        keys_B = jax.vmap(functools.partial(jax.random.split, num=3), out_axes=1)(
+            copy_keys(seed, index_B, copy_B)
+        )
+        crop_key_B, flip_key_B, color_key_B = keys_B
         mirror_B = jax.vmap(jax.random.bernoulli)(flip_key_B) & self.flip
+        colors = jax.vmap(color.draw)(color_key_B) if self.color else None
+        labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
         windows_Bx4, boxes_BxMx4, labels_BxM = jax.vmap(self._crop_boxes)(
             crop_key_B, data["boxes"], labels_BxM, mirror_B
         )
         others = {"boxes": boxes_BxMx4, "labels": labels_BxM, "bad_boxes": data["bad_boxes"]}
-        return windows_Bx4, mirror_B, others
-
-    def color_keys(self, seed, index_B, copy_B):
-        return self._keys(seed, index_B, copy_B)[2]
-
-    def _keys(self, seed, index_B, copy_B):
-        """For crops, flips, and colors, one key per row."""
-        return jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(
-            copy_keys(seed, index_B, copy_B)
-        )
+        return windows_Bx4, mirror_B, colors, others
 
     def _crop_boxes(self, key, boxes_Mx4, labels_M, mirror):
         """A random window of an image [4], and the boxes in it, [M, 4] and [M]."""
         window_4 = jnp.array([0, 0, self.canvas, self.canvas])
         if self.min_area < 1:
-            window_4 = augment.random_window(
+            window_4 = windows.random_window(
                 key, boxes_Mx4, labels_M >= 0, self.canvas, self.min_area
             )
-        boxes_Mx4, labels_M = augment.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas)
-        boxes_Mx4 = jnp.where(mirror, augment.mirror_boxes(boxes_Mx4), boxes_Mx4)
+        boxes_Mx4, labels_M = windows.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas)
+        boxes_Mx4 = jnp.where(mirror, windows.mirror_boxes(boxes_Mx4), boxes_Mx4)
         return window_4, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
@@ -297,29 +277,3 @@ def _detect_one(boxes_Nx4: jax.Array, scores_NxK: jax.Array) -> Arrays:
         "labels": (places_D // candidates).astype(jnp.int32),
         "scores": scores_D,
     }
-
-
-def _decode_image(image, canvas: int) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 [canvas, canvas, 3], and (height, width) of the photograph, int32 [2]."""
-    from workloads import decoding  # a step on prepared batches does not need it
-
-    pixels = decoding.decode_at(image, (canvas, canvas), 3)
-    if pixels.shape[-1] == 1:  # a grayscale array
-        pixels = pixels.repeat(3, -1)
-    return pixels, np.array(decoding.size(image), np.int32)
-
-
-def _padded(array: np.ndarray, length: int, fill) -> np.ndarray:
-    missing = length - len(array)
-    widths = ((0, missing),) + ((0, 0),) * (array.ndim - 1)
-    return np.pad(array, widths, constant_values=fill)
-
-
-def _check(config) -> None:
-    """Raises WorkloadError for the first field with an unsupported value."""
-    if config.model.depth not in (18, 34):
-        raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: 18, 34")
-    for name in ("dataset.canvas", "augmentation.crop_size"):
-        size = nested(config, name)
-        if size < _MIN_SIZE:
-            raise WorkloadError(f"config.{name} is {size}; allowed: {_MIN_SIZE} or more")

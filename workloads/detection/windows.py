@@ -1,4 +1,4 @@
-"""Augmentation for detection: crops that keep objects, and the boxes of the cropped image.
+"""Random crops for detection: windows that keep objects, and the boxes of the cropped image.
 
 JAX functions of one example, for `vmap`, on the host or in the compiled step. Boxes are
 `ymin, xmin, ymax, xmax` as shares of the image.
