@@ -575,7 +575,7 @@ def _value(field: Field, rng: random.Random) -> str:
         return rng.choice(_PATHS)
     if field.choices and rng.random() < 0.8:
         return str(rng.choice(field.choices))
-    if field.low is not None and field.high is not None and rng.random() < 0.5:
+    if math.isfinite(field.high - field.low) and rng.random() < 0.5:
         end = rng.choice((field.low, field.high))
         return str(rng.choice((end, end - 1, end + 1, math.nextafter(end, 0))))
     odd = isinstance(field.default, str) or rng.random() < 0.1

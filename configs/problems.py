@@ -2,17 +2,12 @@
 
     python sweep.py --config=configs/problems.py:digits --study=grid --outdir=DIR
 
-The variants are `digits`, `mnist`, `photographs`, `cells`, `sentences`, `documents`, and
-`logistic`. `photographs`, `cells`, `sentences`,
+Each problem is a shipped mini except for the fields set here. `photographs`, `cells`, `sentences`,
 and `documents` read `cifar10_jpeg`, `bccd`, `lm_books`, and `lm_docs` from $TFDS_DATA_DIR (CIFAR-10
 recompressed as JPEG; microscope photographs of blood cells with the features of `coco/2017`;
 English sentences with those of `lm1b`; technical documents with those of `c4`). The budgets of
-`photographs`, `sentences`, and `documents` are below one pass over the data, so that every fresh
-example is new to the network.
-
-Each problem is a shipped mini except for the fields set here. Search spaces, except that of
-`cells`, are wider than those of the minis, whose ends held some optima. Targets follow the rule in
-the protocol.
+three of them are below one pass over the data. Search spaces, except that of `cells`, are wider
+than those of the minis, whose ends held some optima. Targets follow the rule in the protocol.
 """
 
 import dataclasses
@@ -23,17 +18,11 @@ from typing import Any
 
 import ml_collections
 
-from configs import base, catalog, cifar10, coco, common_crawl, lm1b
+from configs import catalog, cifar10, coco, common_crawl, lm1b
 
-_RATE_AND_MOMENTUM = (
-    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.003, "max": 3.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.01, "max": 0.5},
-)
-_DECAYING = (
-    *_RATE_AND_MOMENTUM,
-    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
-    catalog.HORIZON,
-)
+_WIDE = {"learning_rate": (0.003, 3.0), "one_minus_momentum": (0.01, 0.5)}
+_CONSTANT = catalog.space(**_WIDE)
+_DECAYING = catalog.space(**_WIDE, final_factor=(0.01, 1.0), budgets_of_decay=catalog.DECAY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +47,7 @@ class Problem:
     target: float
     budget: int
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    space: tuple[dict[str, Any], ...] = _DECAYING
+    space: catalog.Space = _DECAYING
     batch_sizes: tuple[int, int] = (32, 64)
     factors: tuple[int, ...] = (2, 4, 16)
     trials: int = 8
@@ -93,15 +82,11 @@ _TRANSFORMER = {"model.dim": 32, "model.heads": 2, "model.mlp_dim": 128}
 PROBLEMS = {
     "digits": Problem(cifar10, 0.975, 12_000, factors=(2, 4, 8, 16), trials=12),
     "mnist": Problem(
-        cifar10,
-        0.785,
-        6_000,
+        *(cifar10, 0.785, 6_000),
         {"dataset.name": "mnist_5k", "model.width": 4, "augmentation.pad": 2},
     ),
     "photographs": Problem(
-        cifar10,
-        0.35,
-        12_000,
+        *(cifar10, 0.35, 12_000),
         {
             "dataset.name": "cifar10_jpeg",
             "dataset.train_split": "train[:45000]",
@@ -112,9 +97,7 @@ PROBLEMS = {
         },
     ),
     "cells": Problem(
-        coco,
-        0.225,
-        3_000,
+        *(coco, 0.225, 3_000),
         {
             "dataset.name": "bccd",
             "dataset.max_boxes": 40,
@@ -130,33 +113,27 @@ PROBLEMS = {
         buffers=(0, 256),  # 256 hold more than the 205 training photographs
     ),
     "sentences": Problem(
-        lm1b,
-        4.6,
-        8_000,
+        *(lm1b, 4.6, 8_000),
         _TRANSFORMER
         | {
             "dataset.name": "lm_books",
             "dataset.validation_split": "test[:15%]",
             "dataset.sequence_length": 32,
         },
-        _RATE_AND_MOMENTUM,
+        _CONSTANT,
         pairs=20,
         augments=False,
     ),
     "documents": Problem(
-        common_crawl,
-        4.45,
-        4_000,
+        *(common_crawl, 4.45, 4_000),
         _TRANSFORMER | {"dataset.name": "lm_docs", "dataset.sequence_length": 128},
-        _RATE_AND_MOMENTUM,
+        _CONSTANT,
         batch_sizes=(16, 32),
         pairs=20,
         augments=False,
     ),
     "logistic": Problem(
-        cifar10,
-        0.875,
-        12_000,
+        *(cifar10, 0.875, 12_000),
         {"dataset.name": "mnist_5k", "model.depth": 0, "augmentation.pad": 0},
         factors=(2, 4, 8, 16),
         trials=16,
@@ -167,7 +144,7 @@ PROBLEMS = {
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration of a problem."""
-    problem = base.choose(PROBLEMS, variant)
+    problem = catalog.choose(PROBLEMS, variant)
     config = problem.workload.get_config("mini")
     fields = {
         "target.value": problem.target,
@@ -184,14 +161,14 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 def get_search_space(variant: str = ""):
     """The axes that a study searches for each condition."""
-    return base.choose(PROBLEMS, variant).space
+    return catalog.choose(PROBLEMS, variant).space
 
 
 def get_studies(variant: str = "") -> catalog.Studies:
     """`grid`, the `pilot` that determines its target, the studies of figures 7 to 9, of controls,
     of equally many evaluations, and of open questions; for each finished grid and `common_cadence`
     the `confirmation`; and with lm1b AdamW at two batch sizes."""
-    problem = base.choose(PROBLEMS, variant)
+    problem = catalog.choose(PROBLEMS, variant)
     numbers, sizes, budget = problem.numbers, problem.batch_sizes, problem.budget
     first, insertions = f"b{sizes[0]}", numbers.insertions
     grid = {
@@ -311,10 +288,7 @@ def _adamw(study: dict[str, Any]) -> catalog.Studies:
     own = {
         "conditions": catalog.BASELINE
         | {"before_augmentation_e2": catalog.echo("before_augmentation", 2, 1024)},
-        "space": (
-            {"field": "optimizer.learning_rate", "scale": "log", "min": 2e-3, "max": 0.1},
-            catalog.HORIZON | {"min": 1 / 8},
-        ),
+        "space": catalog.space(learning_rate=(2e-3, 0.1), budgets_of_decay=(1 / 8, 2.0)),
         "trials": 6,
         "searches": 8,
     }

@@ -11,6 +11,7 @@ import pathlib
 import re
 import signal
 import sys
+import textwrap
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from configs.fields import Field
 from echo.spec import abbreviated
 from runs import records, signals
 from runs.progress import surviving_output, write
-from runs.study import flat, nested, plain
+from runs.study import flat, nested
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
 
@@ -67,21 +68,17 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 @contextlib.contextmanager
-def disk_full_named(where: os.PathLike | str) -> Iterator[None]:
-    """Replaces an error that a full disk caused by DiskFull, which names the directory."""
+def disk_full_named(disk: os.PathLike | str) -> Iterator[None]:
+    """Replaces an error that a full disk caused by DiskFull, which names the disk."""
     try:
         yield
     except Exception as error:
         if isinstance(error, DiskFull) or not is_disk_full(error):
             raise
-        raise _disk_full(f"the disk of {where}") from error
-
-
-def _disk_full(disk: str) -> DiskFull:
-    return DiskFull(
-        f"no space is left on {disk}, or your quota or limit of file sizes is reached; free some, "
-        "or raise the limit, and start the same command again to resume"
-    )
+        raise DiskFull(
+            f"no space is left on the disk of {disk}, or your quota or limit of file sizes is "
+            "reached; free some, or raise the limit, and start the same command again to resume"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -109,15 +106,15 @@ def damage_explained(what: str, advice: str = "restore that file from a copy") -
 
 def explained(error: Exception) -> Exception:
     """The InputError or Failed that says what an error of files means; any other error itself."""
-    if isinstance(error, InputError | Failed):
-        return error
     if isinstance(error, records.Damaged):
         return InputError(str(error))
-    if is_disk_full(error):
-        return _disk_full("the disk")
     if isinstance(error, OSError) and error.errno in _WRONG_PATH:
         return InputError(f"{error.strerror}: {error.filename}; give another path")
-    return error
+    try:
+        with disk_full_named("this run"):
+            raise error
+    except Exception as named:
+        return named
 
 
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
@@ -134,13 +131,18 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         known = explained(error)
         if not isinstance(known, InputError | Failed):
             raise
-        write(f"error: {plain(str(known))}", sys.stderr)
+        write(f"error: {one_line(known)}", sys.stderr)
         return FAILED if isinstance(known, Failed) else WRONG_INPUT
     except KeyboardInterrupt:
         write("interrupted", sys.stderr)
         return signals.INTERRUPTED
     finally:
         signals.install(before)
+
+
+def one_line(message: object) -> str:
+    """A message as one printable line."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(message)).split())
 
 
 def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:
@@ -176,37 +178,31 @@ def expanded(path: str | os.PathLike) -> pathlib.Path:
         raise InputError(f"{abbreviated(str(path))}: there is no such user") from error
 
 
-def is_whole_number(text: str, max_digits: int = 18) -> bool:
+def is_whole_number(text: str) -> bool:
     """Whether text is a whole number of a sensible length; '²' and 5,000 digits are not."""
-    return text.isascii() and text.isdigit() and len(text) <= max_digits
+    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises InputError and whose help lists `fields`, with the values of
-    the configuration if `--config` comes with `--help`."""
+    """An argument parser that raises InputError; `fields` adds --config.FIELD for each field."""
 
     def __init__(self, description: str | None, fields: Sequence[Field] = ()):
-        self.fields = fields
         super().__init__(
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.fields = fields
 
     def parse_known_args(self, args=None, namespace=None):
         words = []
         for word in sys.argv[1:] if args is None else args:
             flag, equals, value = word.partition("=")
-            if value == "--" and flag.startswith("--"):  # argparse would make it an empty list
+            if value == "--":  # argparse would make it an empty list
                 self.error(f"argument {flag}: '--' is not a value")
             if value.startswith("~") and not flag.startswith("--config."):  # left by the shell
                 value = os.fspath(expanded(value))
             words.append(f"{flag}{equals}{value}")
-        if self.fields and {"-h", "--help"} & {*words}:
-            # argparse prints the help before it has read a --config that comes later.
-            flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-            flags.add_argument("--config", nargs="?")
-            self.epilog = _help_on(self.fields, flags.parse_known_args(words)[0].config)
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -219,24 +215,28 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
     Raises:
         InputError: a flag that does not exist, or that cannot have its value.
     """
-    words: list[str] = []
-    for word in argv:  # --config.FIELD VALUE is --config.FIELD=VALUE
-        open_override = words and words[-1].startswith("--config.") and "=" not in words[-1]
-        if open_override and not word.startswith("--"):
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
-    arguments, rest = parser.parse_known_args(words)
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config", nargs="?")
+    config_flag = first.parse_known_args(argv)[0].config
+    config = load_config(config_flag)[0] if config_flag else base.get_config()
+    parser.usage = "%(prog)s --FLAG=VALUE ... --config.FIELD=VALUE ..."
+    group = parser.add_argument_group(f"fields, as they are in {config_flag or 'most files'}")
+    for field in sorted(parser.fields, key=lambda field: not field.name.startswith("echo.")):
+        text = f"{field.help}; allowed: {field.allowed} (now {nested(config, field.name)!r})"
+        group.add_argument(
+            f"--config.{field.name}",
+            metavar="VALUE",
+            default=argparse.SUPPRESS,
+            help=text.replace("%", "%%"),
+        )
+    arguments, rest = parser.parse_known_args(argv)
     for word in rest:
-        if not word.startswith("--config."):
-            flags = [flag for action in parser._actions for flag in action.option_strings]
-            hint = _suggestion(word.partition("=")[0], flags)
-            parser.error(f"{abbreviated(word)} is not understood{hint}")
-    if getattr(arguments, "config", None):
-        load_module(arguments.config)  # which may add fields
-    for word in rest:
-        _read_override(word)
-    return arguments, rest
+        hint = _suggestion(word.partition("=")[0], parser._option_string_actions)
+        parser.error(f"{abbreviated(word)} is not understood{hint}")
+    given = {n: value for n, value in vars(arguments).items() if n.startswith("config.")}
+    for name, value in given.items():
+        read(name.removeprefix("config."), value)
+    return arguments, [f"--{name}={value}" for name, value in given.items()]
 
 
 def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
@@ -258,11 +258,9 @@ def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
             module = _imported(path.resolve())
             if hasattr(module, "get_config"):
                 return module, variant
-    paths = sorted((ROOT / "configs").glob("*.py"))
-    shipped = (name for path in paths if (name := f"configs/{path.name}") in path.read_text())
     raise InputError(
-        f"--config={abbreviated(name)} is not a readable configuration file; give one of "
-        f"{', '.join(shipped)}, or your own Python file with get_config()"
+        f"--config={abbreviated(name)} is not a readable configuration file; give one of configs/, "
+        "such as configs/cifar10.py, or your own Python file with get_config()"
     )
 
 
@@ -294,7 +292,7 @@ def errors_of_file(path: str | os.PathLike) -> Iterator[None]:
         message = re.sub(r"(?s)(does not exist).*?(Did you mean|$)", r"\1. \2", str(error))
         raise InputError(
             f"the configuration file has an error at {where}: {type(error).__name__}: "
-            f"{plain(message, 500)}; correct it there"
+            f"{textwrap.shorten(message, 500)}; correct it there"
         ) from error
 
 
@@ -330,19 +328,11 @@ def override(config: ml_collections.ConfigDict, overrides: Sequence[str]) -> Non
 
     The splits of a configuration are those of its data set, so own data have none but those given.
     """
-    given = dict(_read_override(word) for word in overrides)
-    if base.is_own_data(str(given.get("dataset.name", ""))):
+    given = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
+    if base.is_own_data(given.get("dataset.name", "")):
         given = {f"dataset.{name}_split": "" for name in ("train", "validation", "test")} | given
-    for name, value in given.items():
-        set_field(config, name, value)
-
-
-def _read_override(word: str) -> tuple[str, Any]:
-    """Name and value of an override; raises InputError."""
-    name, equals, text = word.removeprefix("--config.").partition("=")
-    if not equals:
-        raise InputError(f"{abbreviated(word)} has no value; write --config.FIELD=VALUE")
-    return name, read(name, text)
+    for name, text in given.items():
+        set_field(config, name, text)
 
 
 def set_field(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
@@ -361,7 +351,7 @@ def read(name: str, value: Any) -> Any:
     known = {field.name: field for field in base.FIELDS}
     if name not in known:
         raise InputError(
-            f"there is no field config.{plain(name, 100)}{_suggestion(name, known)}; see --help"
+            f"there is no field config.{one_line(name)}{_suggestion(name, known)}; see --help"
         )
     try:
         return known[name].read(value)
@@ -375,16 +365,3 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     close += [other for other in known if other.rpartition(".")[2] == leaf]
     return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _help_on(fields: Sequence[Field], config_flag: str | None) -> str:
-    """The fields, those of echoing first, with the values of a configuration or the defaults."""
-    config, title = base.get_config(), "the defaults that FILE starts from (--config=FILE --help)"
-    if config_flag:
-        config, title = load_config(config_flag)[0], f"the values of {config_flag}"
-    lines = [f"configuration fields (--config.FIELD=VALUE) and {title}:"]
-    for field in sorted(fields, key=lambda field: not field.name.startswith("echo.")):
-        lines.append(f"  {field.name} = {nested(config, field.name)!r}")
-        lines.append(f"{'':8}{field.help}")
-        lines.append(f"{'':8}allowed: {field.allowed}")
-    return "\n".join(lines)

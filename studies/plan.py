@@ -45,11 +45,6 @@ _RESERVED = (records.STUDY, "report")  # other entries of a study's directory
 # Held while study.json is written; hidden, since a condition may be named `lock`.
 _LOCK = f".{records.LOCK}"
 
-# What a later launch may change. Where the data lie stays in study.json as it was at first, and so
-# do the notes on data, which the fingerprint tells apart.
-_MAY_CHANGE = (*MAY_CHANGE, *(f"resolved_config.{name}" for name in base.MAY_CHANGE_IN_STUDY))
-_MAY_CHANGE += ("dataset.notes",)
-
 
 def load_study(
     config: ml_collections.ConfigDict,
@@ -372,13 +367,14 @@ def _grown(
     if it is of another plan."""
     if existing is None:
         return plan
-    # fields that are newer than the study have had their defaults
-    there = existing | {"resolved_config": base.with_defaults(existing["resolved_config"])}
-    lists = [name for name, value in plan.items() if isinstance(value, list)]
-    here = {name: value for name, value in plan.items() if name not in lists}
-    changed = workdirs.differences({name: there.get(name) for name in here}, here, _MAY_CHANGE)
-    changed = [text.replace("resolved_config.", "config.", 1) for text in changed]
-    changed += [name for name in lists if there.get(name) != plan[name]]
+    here, there = plan["resolved_config"], existing["resolved_config"]
+    changed = workdirs.differences(there, here, base.MAY_CHANGE_IN_STUDY)
+    changed = [f"config.{difference}" for difference in changed]
+    # notes are not part of the data, which the fingerprint tells apart
+    old, new = ({"dataset": {**record["dataset"], "notes": ()}} for record in (existing, plan))
+    changed += workdirs.differences(old, new, ())
+    others = {*plan} - {"resolved_config", "dataset", *MAY_CHANGE}
+    changed += sorted(name for name in others if existing.get(name) != plan[name])
     if changed:
         raise cli.InputError(
             f"{study_dir} holds a study of another plan, which differs in {'; '.join(changed)}; "
