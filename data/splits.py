@@ -27,20 +27,17 @@ def open_data(
 
 
 def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
-    """The training and validation splits of `dataset` (config.dataset), and the data set.
-
-    Raises:
-        SourceError, RecordError: a split cannot be opened. For text, all records may be read.
-    """
+    """The training and validation splits of `dataset` (config.dataset), and the data set; raises
+    as `open_data`."""
     train, validation, notes = split_names(dataset)
     if dataset.text:
-        dataset = ml_collections.ConfigDict(dataset)
-        dataset.train_split, dataset.validation_split = train, validation
-        frozen = ml_collections.FrozenConfigDict(dataset)
-        source, held_out, info = tokens.open_splits(frozen, open_split)
+        chosen = ml_collections.ConfigDict(dataset)
+        chosen.train_split, chosen.validation_split = train, validation
+        frozen = ml_collections.FrozenConfigDict(chosen)
+        source, held_out, info = tokens.open_splits(frozen, _open_split)
     else:
-        source, info = open_split(dataset, train)
-        held_out, _ = open_split(dataset, validation)
+        source, info = _open_split(dataset, train)
+        held_out, _ = _open_split(dataset, validation)
     return source, held_out, dataclasses.replace(info, notes=(*notes, *info.notes))
 
 

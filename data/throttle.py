@@ -19,7 +19,7 @@ from data.sources import Source
 
 # A sleep takes slightly longer than requested. The limiter catches up by at most this much unused
 # time, which keeps its average rate. Short waits accumulate: each sleep takes CPU time, which
-# a training step on the same cores needs, and the records of a request arrive together anyway.
+# a training step on the same cores needs.
 _CREDIT_SECONDS = 0.02
 _MIN_SLEEP_SECONDS = 0.005
 _ROUNDING_SECONDS = 1e-9  # of sums of floats
@@ -135,7 +135,7 @@ def augmentation_limiter(
 
 
 class RateLimiter:
-    """Lets records pass one after another, at the speed that `limits` allow by a clock."""
+    """Lets requests pass one after another, at the speed that `limits` allow by a clock."""
 
     def __init__(self, limits: Limits, clock: StoppableClock | None = None):
         self._limits, self._clock = limits, clock or StoppableClock()
@@ -143,27 +143,22 @@ class RateLimiter:
         self._free_at = -math.inf  # when the last record has passed
         self._stall_at = math.inf  # when the next stall begins
 
-    def passed(self, records: int) -> Iterator[None]:
-        """Yields once for each of the `records` of a request, when it has passed."""
+    def wait(self, records: int) -> None:
+        """Returns when the `records` of a request have passed."""
         if self._limits.latency_seconds:
             self._clock.sleep(self._limits.latency_seconds)
         with self._lock:
-            for _ in range(records):
-                self._wait()
-                yield
+            now = self._clock()
+            if self._free_at == -math.inf:
+                self._free_at = now
+                if self._limits.stall_seconds:
+                    self._stall_at = now + self._limits.stall_every_seconds
+            start = max(self._free_at, now - _CREDIT_SECONDS)
+            self._free_at = self._end(start, records * self._limits.transfer_seconds)
+            if self._free_at - now > _MIN_SLEEP_SECONDS:
+                self._clock.sleep(self._free_at - now)
 
-    def _wait(self) -> None:
-        now = self._clock()
-        if self._free_at == -math.inf:
-            self._free_at = now
-            if self._limits.stall_seconds:
-                self._stall_at = now + self._limits.stall_every_seconds
-        start = max(self._free_at, now - _CREDIT_SECONDS)
-        self._free_at = self._end_of_transfer(start, self._limits.transfer_seconds)
-        if self._free_at - now > _MIN_SLEEP_SECONDS:
-            self._clock.sleep(self._free_at - now)
-
-    def _end_of_transfer(self, start: float, seconds: float) -> float:
+    def _end(self, start: float, seconds: float) -> float:
         """When a transfer of `seconds` that begins at `start` ends, including stalls."""
         while start + seconds > self._stall_at:
             stall_end = self._stall_at + self._limits.stall_seconds
@@ -186,6 +181,5 @@ class SlowSource(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         records = self._source.__getitems__(indices)
-        for _ in self._limiter.passed(len(records)):
-            pass
+        self._limiter.wait(len(records))
         return records

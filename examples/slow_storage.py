@@ -93,12 +93,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         record = self.records[int(self.path.strip("/"))]
-        for _ in self.limiter.passed(1):
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(record["image"])))
-            self.send_header("X-Label", str(record["label"]))
-            self.end_headers()
-            self.wfile.write(record["image"])
+        self.limiter.wait(1)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(record["image"])))
+        self.send_header("X-Label", str(record["label"]))
+        self.end_headers()
+        self.wfile.write(record["image"])
 
     def log_message(self, *_):
         """Logs nothing."""

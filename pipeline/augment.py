@@ -45,8 +45,7 @@ def host_augmentation(
         with TraceAnnotation("augment"):
             batch = batch._replace(data=apply(functions, seed, batch))
         if limiter is not None:
-            for _ in limiter.passed(len(batch.index)):
-                pass
+            limiter.wait(len(batch.index))
         return batch
 
     lengths = set(LENGTHS)
