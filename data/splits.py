@@ -34,10 +34,10 @@ def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
         chosen = ml_collections.ConfigDict(dataset)
         chosen.train_split, chosen.validation_split = train, validation
         frozen = ml_collections.FrozenConfigDict(chosen)
-        source, held_out, info = tokens.open_splits(frozen, _open_split)
+        source, held_out, info = tokens.open_splits(frozen, open_split)
     else:
-        source, info = _open_split(dataset, train)
-        held_out, _ = _open_split(dataset, validation)
+        source, info = open_split(dataset, train)
+        held_out, _ = open_split(dataset, validation)
     return source, held_out, dataclasses.replace(info, notes=(*notes, *info.notes))
 
 
