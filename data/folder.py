@@ -4,12 +4,10 @@
     PATH/train/CLASS/*.jpg, PATH/val/...    the splits that PATH's folders name
 
 Classes are the names of the folders of `train` in sorted order. Images may lie in folders within a
-class. Training/, TRAIN/, and so on are splits, too. Next to train/, a folder that is called neither
-validation nor test is a split only if its folders are classes of train/; others, such as
-masks/train/, are ignored.
+class. Training/, TRAIN/, and so on are splits, too. Next to train/, folders other than those of
+splits, such as masks/train/, are ignored.
 """
 
-import collections
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -51,24 +49,22 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             "the folders to train, validation, and test, or that one if it is a class"
         )
     of_split = _classes(images, by_split)
-    classes_of_train = set(of_split["train"].values())
-    classes = tuple(sorted(classes_of_train))
+    classes = tuple(sorted(set(of_split.get("train", {}).values())))
     if len(classes) < 2:
         raise SourceError(
             f"{tree.root} has images ({', '.join(SUFFIXES)}) of {len(classes)} classes; give the "
             "directory whose folders are the classes, or train/ and validation/ with such folders"
         )
-    for split, class_of in list(of_split.items()):
-        if split not in SPLITS and not classes_of_train.issuperset(class_of.values()):
-            del of_split[split]
-    left_out = _classes(sorted(set(tree.names).difference(images)), by_split)
-    others = {name: of for split in {*of_split, *SPLITS} for name, of in left_out[split].items()}
-    if without := sorted(set(others.values()).difference(*map(dict.values, of_split.values()))):
+    others = set(tree.names).difference(images)
+    left_out = {k: v for of in _classes(sorted(others), by_split).values() for k, v in of.items()}
+    if without := sorted(set(left_out.values()).difference(*map(dict.values, of_split.values()))):
         raise SourceError(
             f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(SUFFIXES)}; convert "
             "the images, or move what is no class away"
         )
-    note = f"{len(others)} files in the folders of {settings.name} are no images, and are left out"
+    note = (
+        f"{len(left_out)} files in the folders of {settings.name} are no images, and are left out"
+    )
     splits = {
         split: functools.cache(functools.partial(_image_files, tree, split, classes, class_of))
         for split, class_of in of_split.items()
@@ -82,7 +78,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         version="folder",
         fingerprint=fingerprint(*parts),
         num_classes=len(classes),
-        notes=(note,) * bool(others),
+        notes=(note,) * bool(left_out),
         **image_properties(splits["train"]()),
     )
     return PathData(splits, info, classes)
@@ -90,12 +86,12 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
 
 def _classes(names: Iterable[str], by_split: bool) -> dict[str, dict[str, str]]:
     """By split, the class of each file that is in the folder of one."""
-    of_split: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    of_split: dict[str, dict[str, str]] = {}
     for name in names:
         *folders, _ = name.split("/")
         split = canonical_split(folders[0]) if by_split and folders else "train"
-        if len(folders) > by_split:
-            of_split[split][name] = folders[by_split]
+        if len(folders) > by_split and split in SPLITS:
+            of_split.setdefault(split, {})[name] = folders[by_split]
     return of_split
 
 

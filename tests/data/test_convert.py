@@ -25,7 +25,7 @@ def test_training_on_the_copy_takes_the_same_batches(kind, tmp_path):
         name = f"npz:{path_data.write_npz(tmp_path / 'own.npz', **arrays)}"
     converted(name, tmp_path / "tfds")
     fields = {"dataset__train_split": "train[:90%]", "dataset__validation_split": "train[90%:]"}
-    fields |= {"batch_size": 16, "budget__fresh_examples": 128}
+    fields |= {"dataset__test_split": "", "batch_size": 16, "budget__fresh_examples": 128}
     own = make_experiment(mini(**fields, dataset__name=name))
     where = {"dataset__name": "copy", "dataset__data_dir": str(tmp_path / "tfds")}
     copy = make_experiment(mini(**fields | where))
@@ -61,30 +61,29 @@ def test_text_is_copied_by_line_or_by_file(text, tmp_path):
     (tmp_path / "own" / "test.txt").write_bytes("vier \N{SNOWMAN}".encode())
     converted(f"files:{tmp_path}/own", tmp_path / "tfds", f"--text={text}")
     copy, _ = splits.open_source("copy", "train", str(tmp_path / "tfds"))
-    lines = [b"one", b"two", b"three"]
-    whole = [b"one\n\ntwo\nthree"]
+    lines, whole = [b"one", b"two", b"three"], [b"one\n\ntwo\nthree"]
     assert [record["text"] for record in copy] == (lines if text == "sentences" else whole)
     assert len(splits.open_source("copy", "test", str(tmp_path / "tfds"))[0]) == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "names"),
     [
         (["folder:{}/nowhere", "{}/tfds/x"], "nowhere"),
         (["digits", "{}/tfds/x"], "SOURCE"),
         (["folder:{}/own", "{}/tfds/A b"], "A b"),
         (["folder:{}/own", "s3://bucket/tfds"], "s3://bucket/tfds"),
         (["folder:{}/own", "{}/taken"], "taken"),
-        (["npz:{}/odd.npz", "{}/tfds/x"], "image"),
+        (["folder:{}/pointer", "{}/tfds/x"], "record 66 of split 'train'"),
         (["folder:{}/own"], "DIR"),
     ],
 )
-def test_wrong_arguments_are_one_sentence_and_leave_no_copy(arguments, says, tmp_path, capsys):
+def test_wrong_arguments_are_one_sentence_and_leave_no_copy(arguments, names, tmp_path, capsys):
     path_data.write_folder(tmp_path / "own", {"": range(6)})
+    pointer = path_data.write_folder(tmp_path / "pointer", {"": range(70)}) / "dog" / "22.png"
+    pointer.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     tfds_data.write_text(tmp_path, "taken", {"train": [b"a"]})
-    odd = {"image": np.zeros((9, 8, 8, 5), np.uint8), "label": np.arange(9) % 3}
-    path_data.write_npz(tmp_path / "odd.npz", **odd)
     words = [word.format(tmp_path) for word in arguments]
     assert cli.guarded(convert.main, words) == cli.WRONG_INPUT
-    assert says in capsys.readouterr().err
+    assert names in capsys.readouterr().err
     assert not list((tmp_path / "tfds").rglob("*.json"))
