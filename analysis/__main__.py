@@ -6,7 +6,6 @@ if __name__ == "__main__":  # before the slow imports, so that Ctrl-C is quiet d
     signals.install(signals.end_at_once)
 
 import argparse
-import math
 import os
 import pathlib
 import shutil
@@ -21,8 +20,8 @@ _HELP = """\
 Turns run records into tables, figures, and a report.
 
 Give the directory of one study (with study.json), or directories of single runs (they are searched
-for config.json and metrics.jsonl). Single runs with equal echo settings and batch size form one
-condition; runs with equal data seeds form one search (within one schema version).
+for config.json and metrics.jsonl). Single runs with equal settings form one condition; runs with
+equal data seeds form one search (within one schema version).
 
 The score of a trial is the fresh examples at its first evaluation that reaches the target. The
 score of a search is the smallest of its counted trials, and that of a condition the median over
@@ -40,10 +39,9 @@ examples:
   python -m analysis out/study --pack=out --study=digits      adds its records to out/*.parquet
   python -m analysis out/trials.parquet --study=digits --out=out/report    a report from these
 
-written to --out: report.html (self-contained), report.md, scores.csv (conditions), paired.csv
-                  (effects with matched seeds), trials.csv (trials), and each figure as PNG and
-                  PDF; a study that varies the echo factor, batch size, or shuffle buffer is
-                  plotted against it
+written to --out: report.md, scores.csv (conditions), paired.csv (effects with matched seeds),
+                  trials.csv (trials), and each figure as PNG and PDF; a study that varies the
+                  echo factor, batch size, or shuffle buffer is plotted against it
 exit codes: 0 done, 2 wrong input
 """
 
@@ -81,28 +79,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="its name in a trials.parquet (default: the only one there; with --pack, its own)",
     )
     options = parser.parse_args(argv)
-    _check(options)
-    return options
-
-
-def _check(options: argparse.Namespace) -> None:
     first, several = options.directories[0], len(options.directories) > 1
     if options.pack and (several or options.out or options.target is not None):
         raise InputError("--pack takes one DIR, and neither --out nor --target")
     if not (options.out or options.pack) and pathlib.Path(first).is_file():
         raise InputError(f"{first} is a file; give --out, the directory to write to")
+    return options
 
 
 def _target(text: str) -> float:
     try:
-        number = float(text)
+        if abs(number := float(text)) < float("inf"):
+            return number
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(
-            f"--target is {text!r}; allowed: a number, a value of the study's metric such as 0.95"
-        )
-    return number
+        pass
+    raise InputError(
+        f"--target is {text!r}; allowed: a number, a value of the study's metric such as 0.95"
+    )
 
 
 if __name__ == "__main__":
@@ -115,51 +108,46 @@ from runs.study import plain
 _MAX_WIDTH = 100
 
 
-def _pack(directory: str, out: str, name: str) -> None:
+def _pack(directory: str, out: pathlib.Path, name: str) -> None:
     loaded = load.read(directory)
     trials = loaded.trials[loaded.trials["status"] != load.UNFINISHED]
     if not loaded.study.searches or trials.empty:
         raise InputError(f"{directory} has no finished trials of a study; give a study's directory")
+    if warning := loaded.warning():
+        write(warning, sys.stderr)
     name = name or loaded.study.name
     curves = load.curves(trials, loaded.study.target.metric)
-    archive.pack(loaded.study, trials, curves, pathlib.Path(out), name)
+    archive.pack(loaded.study, trials, curves, out, name)
     write(f"Packed {several(len(trials), 'trial')} as {name} into {out}.")
 
 
-def _write_report(
-    directories: Sequence[str], out: pathlib.Path, target: float | None, name: str
-) -> None:
-    loaded = load.read(directories, target, name)
-    roots = list(map(os.path.abspath, directories))
-    try:
-        drawn = report.write(loaded, out, os.path.commonpath(roots))
-    except OSError as error:
-        raise InputError(f"cannot write to {out} ({error}); give another --out") from error
+def _report(loaded: load.LoadedStudy, root: str, out: pathlib.Path) -> None:
+    with cli.writing_to(out):
+        drawn = report.write(loaded, out, root)
     if warning := loaded.warning():
         write(warning, sys.stderr)
     width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
-    study = loaded.study
-    conditions = scores.condition_scores(loaded.trials, study)
-    effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
-    write(tables.text(loaded, conditions, width))
+    trials, study = loaded.trials, loaded.study
+    effects = uncertainty.paired_effects(uncertainty.pairs(trials, study), study)
+    write(tables.text(loaded, scores.condition_scores(trials, study), width))
     write(tables.matched_seeds_text(effects, study, width))
     for caveat in caveats.find(loaded):
-        lines = textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  ")
-        write(lines)
+        write(textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  "))
     write(
-        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv, "
-        f"and {len(drawn)} figures (PNG, PDF)."
+        f"\nWritten to {out}: report.md, scores.csv, paired.csv, trials.csv, and {len(drawn)} "
+        "figures (PNG, PDF)."
     )
 
 
 def main(argv: Sequence[str]) -> int:
     options = parse(argv)
-    first = pathlib.Path(options.directories[0])
+    paths = options.directories
     if options.pack:
-        _pack(options.directories[0], options.pack, options.study)
+        _pack(paths[0], pathlib.Path(options.pack), options.study)
     else:
-        out = pathlib.Path(options.out or first / "report")
-        _write_report(options.directories, out, options.target, options.study)
+        root = os.path.commonpath(list(map(os.path.abspath, paths)))
+        loaded = load.read(paths, options.target, options.study)
+        _report(loaded, root, pathlib.Path(options.out or pathlib.Path(paths[0], "report")))
     return cli.OK
 
 

@@ -3,8 +3,9 @@
 Each function looks for one kind of problem and returns sentences, or nothing.
 """
 
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -13,13 +14,12 @@ from analysis.load import THEN, LoadedStudy
 from analysis.tables import target_text
 from runs import records
 from runs.progress import several
-from runs.study import EDGE, plain
+from runs.study import EDGE
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
 COARSE = 0.05  # the distance between evaluations, as a share of a score
 _MAX_LISTED = 12  # of a list; a study may have thousands of searches
-_MAX_NAME = 60  # characters of a field's name
 
 
 def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str]:
@@ -28,7 +28,6 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
     table = scoring.condition_scores(loaded.trials, loaded.study)
     return [
         *_set_aside(loaded, root),
-        *_differing(loaded),
         *_not_reached(loaded, table),
         *_incomplete(loaded, searches, table),
         *_diverged(loaded),
@@ -41,33 +40,19 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
 def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[str]:
     if loaded.set_aside:
         listed = _listed(
-            (
+            [
                 f"{os.path.relpath(path, root) if root else path} ({reason})"
                 for path, reason in loaded.set_aside
-            ),
+            ],
             "; ",
         )
         yield f"Unusable trial directories were set aside and do not count: {listed}."
 
 
-def _differing(loaded: LoadedStudy) -> Iterable[str]:
-    """Single runs that are no search, or no comparison of echo settings, since more differs."""
-    if loaded.differing:
-        fields = _listed(plain(name, _MAX_NAME) for name in loaded.differing)
-        yield (
-            f"Runs differ in more than echoing, batch size, optimizer, and seeds ({fields}), so "
-            "ratios are not the effect of echoing alone, and the best of them is not a tuned "
-            "result. Runs of different workloads, models, losses, data, or augmentations form no "
-            "pairs with matched seeds."
-        )
-
-
-def _listed(parts: Iterable[str], separator: str = ", ") -> str:
+def _listed(parts: Sequence[str], separator: str = ", ") -> str:
     """A list whose items beyond the first _MAX_LISTED are counted."""
-    parts = list(parts)
-    listed = separator.join(parts[:_MAX_LISTED])
-    more = len(parts) - _MAX_LISTED
-    return f"{listed}{separator}and {more:,} more" if more > 0 else listed
+    more = [f"and {len(parts) - _MAX_LISTED:,} more"] if len(parts) > _MAX_LISTED else []
+    return separator.join([*parts[:_MAX_LISTED], *more])
 
 
 def _not_reached(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
@@ -79,7 +64,7 @@ def _not_reached(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     short = table[(table["searches"] > 0) & (table["searches_reached"] < table["searches"])]
     if len(short) and not study.scores_values:
         listed = _listed(
-            f"{row.label} ({row.searches_reached} of {row.searches})" for row in short.itertuples()
+            [f"{r.label} ({r.searches_reached} of {r.searches})" for r in short.itertuples()]
         )
         yield (
             f"Some searches never reached {target_text(study.target)}. Searches that did: "
@@ -105,7 +90,7 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame, table: pd.DataFrame
         yield f"Trials that have not ended do not count yet: {running}. Scores are provisional."
     short = searches[searches["counted"] < study.trials]
     if len(short):
-        listed = _listed(f"{r.condition}/{r.search} ({r.counted})" for r in short.itertuples())
+        listed = _listed([f"{r.condition}/{r.search} ({r.counted})" for r in short.itertuples()])
         yield (
             f"Some searches have fewer than {several(study.trials, 'trial')} that neither "
             f"diverged nor failed: {listed}."
@@ -113,7 +98,7 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame, table: pd.DataFrame
     started = searches.groupby("condition")["search"].nunique()
     behind = [c for c in study.conditions if int(started.get(c.name) or 0) < study.searches]
     if behind:
-        listed = _listed(f"{c.label} ({started.get(c.name, 0)})" for c in behind)
+        listed = _listed([f"{c.label} ({started.get(c.name, 0)})" for c in behind])
         yield f"Searches are missing, of {study.searches} planned for each condition: {listed}."
     planned = study.searches or int(table["searches"].max())
     if 0 < study.trials < FEW_TRIALS or planned < FEW_SEARCHES:
@@ -149,22 +134,19 @@ def _diverged(loaded: LoadedStudy) -> Iterable[str]:
 
 def _boundary(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     """Searches whose best trial lies at an end of the search space."""
-    best = scoring.leaders(loaded.trials, searches)
-    for axis in loaded.study.space:
-        if axis.field not in best.columns:
-            continue
-        for end in ("min", "max"):
-            close = [r for r in best.to_dict("records") if axis.near_end(r[axis.field]) == end]
-            if close:
-                listed = _listed(
-                    f"{r['condition']}/{r['search']} ({r[axis.field]:.4g})" for r in close
-                )
-                scale = " (the axis is 1 - value)" if axis.scale == "log_one_minus" else ""
-                yield (
-                    f"Optimum at the boundary: the best trial lies within {EDGE:.0%} of the {end} "
-                    f"({getattr(axis, end):g}) of {axis.field}{scale} in {listed}. Widen that "
-                    "axis, if its field allows it, and search again."
-                )
+    best = scoring.leaders(loaded.trials, searches).to_dict("records")
+    for axis, end in itertools.product(loaded.study.space, ("min", "max")):
+        close = [r for r in best if axis.near_end(r[axis.field]) == end]
+        if close:
+            listed = _listed(
+                [f"{r['condition']}/{r['search']} ({r[axis.field]:.4g})" for r in close]
+            )
+            scale = " (the axis is 1 - value)" if axis.scale == "log_one_minus" else ""
+            yield (
+                f"Optimum at the boundary: the best trial lies within {EDGE:.0%} of the {end} "
+                f"({getattr(axis, end):g}) of {axis.field}{scale} in {listed}. Widen that axis, "
+                "if its field allows it, and search again."
+            )
 
 
 def _coarse(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
@@ -192,9 +174,12 @@ def _machines(trials: pd.DataFrame) -> Iterable[str]:
             "Their seconds, marked *, depend on the other trials and are not compared."
         )
     for column, said in (
-        ("device", "Trials ran on different hardware, so compare fresh examples and steps, not "),
+        (
+            "device",
+            "Trials ran on different hardware, so compare fresh examples and steps, not seconds",
+        ),
         ("commit", "Trials ran at different commits"),
     ):
         names = (name for text in trials[column].dropna() for name in text.split(THEN))
         if len(different := dict.fromkeys(names)) > 1:
-            yield f"{said}{'seconds' if column == 'device' else ''}: {_listed(different)}."
+            yield f"Trials ran on different {said}: {_listed(list(different))}."

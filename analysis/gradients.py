@@ -1,8 +1,6 @@
 """Gradient statistics of a run with `gradient_statistics_every_steps`: noise, and repeats."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -10,23 +8,13 @@ from runs import records
 from runs.cli import InputError
 
 NAMES = (
-    "gradient_squared_norm",
-    "gradient_noise_trace",
-    "fresh_loss",
-    "repeat_loss",
-    "gradient_cosine",
-    "gradient_norm_ratio",
-    "fresh_rows",
+    *("gradient_squared_norm", "gradient_noise_trace", "fresh_loss", "repeat_loss"),
+    *("gradient_cosine", "gradient_norm_ratio", "fresh_rows"),
 )
 
 
-def gradient_statistics(
-    trial: str | os.PathLike | Sequence[Mapping[str, Any]],
-) -> pd.DataFrame:
-    """The gradient statistics of one run, one row per measured step.
-
-    Args:
-        trial: a run's directory, or its records (`runs.records.read_metrics`).
+def gradient_statistics(workdir: str | os.PathLike) -> pd.DataFrame:
+    """The gradient statistics in a run's directory, one row per measured step.
 
     Returns:
         Columns step, fresh_examples, train_seconds, and the statistics that
@@ -36,11 +24,9 @@ def gradient_statistics(
     Raises:
         InputError: no such directory.
     """
-    if isinstance(trial, str | os.PathLike):
-        if not os.path.isdir(trial):
-            raise InputError(f"no such directory: {trial}; give the directory of one run")
-        trial = records.read_metrics(trial)
-    rows = [record for record in trial if record.get("split") == records.GRADIENTS]
+    if not os.path.isdir(workdir):
+        raise InputError(f"no such directory: {workdir}; give the directory of one run")
+    rows = [r for r in records.read_metrics(workdir) if r.get("split") == records.GRADIENTS]
     frame = pd.DataFrame(rows, columns=["step", "fresh_examples", "train_seconds", *NAMES])
     return frame.astype(dict.fromkeys(NAMES, float))
 

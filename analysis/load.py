@@ -1,4 +1,4 @@
-"""Reads run records into tables: one row per trial, or one row per validation record.
+"""Reads the records of a study, or of single runs: one row per trial, one row per evaluation.
 
 Trial directories that cannot be read, or are not of their study, are set aside and named; the rest
 is analyzed.
@@ -8,7 +8,6 @@ import dataclasses
 import math
 import os
 import pathlib
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,20 +22,26 @@ from runs.study import Study, check_target_value, is_number, nested, plain
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
 
-_COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
-_COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
-_FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
-_FLOATS += ("best_value", "train_seconds", "evaluation_interval")
-# The columns of `load` that follow the hyperparameters.
-_TAIL = ("status", "fresh_examples_to_target", "steps_to_target", "seconds_to_target")
-_TAIL += ("fresh_examples_before_target", "seconds_before_target", "best_value")
-_TAIL += ("best_fresh_examples", "steps", "fresh_examples", "train_seconds", "counted")
-_TAIL += ("model_seed", "lanes", "workers", "evaluation_interval", "device", "commit", "path")
-_MAX_NAMED = 12  # trials that are set aside; a study may have thousands
 SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError)  # errors of damaged records
+_PLACE = ["condition", "search", "trial"]
+_HEAD = ("condition", *SETTINGS, "search", "trial")
+# The columns that follow the hyperparameters, with their types.
+_TAIL: dict[str, Any] = {
+    "status": object,
+    **dict.fromkeys(("fresh_examples_to_target", "steps_to_target"), "Int64"),
+    **dict.fromkeys(("seconds_to_target", "fresh_examples_before_target"), float),
+    **dict.fromkeys(("seconds_before_target", "best_value"), float),
+    **dict.fromkeys(("best_fresh_examples", "steps", "fresh_examples"), "Int64"),
+    "train_seconds": float,
+    "counted": bool,
+    **dict.fromkeys(("model_seed", "lanes", "workers"), "Int64"),
+    "evaluation_interval": float,
+    **dict.fromkeys(("device", "commit", "path"), object),
+}
+_MAX_NAMED = 12  # trials that are set aside; a study may have thousands
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
-SetAside = list[tuple[pathlib.Path, str]]  # (directory, reason)
+Place = tuple[records.TrialPath, pathlib.Path]
+SetAside = tuple[pathlib.Path, str]  # directory, reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,31 +50,29 @@ class LoadedStudy:
 
     Attributes:
         study: the plan.
-        trials: one row per trial, see `load`.
+        trials: one row per trial, see `read`.
         set_aside: (directory, reason) of each trial whose records are damaged, or of another plan
             or other data than the study's.
-        differing: of single runs, `single_runs.differing_fields`.
     """
 
     study: Study
     trials: pd.DataFrame
-    set_aside: tuple[tuple[pathlib.Path, str], ...]
-    differing: tuple[str, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
 
     def warning(self) -> str | None:
         """One sentence that names what was set aside, or the first of it; None if nothing was."""
         if not self.set_aside:
             return None
+        named = [plain(f"{path} ({reason})") for path, reason in self.set_aside[:_MAX_NAMED]]
+        if more := len(self.set_aside) - len(named):
+            named.append(f"and {more:,} more")
         number = len(self.set_aside)
-        listed = [plain(f"{path} ({reason})") for path, reason in self.set_aside[:_MAX_NAMED]]
-        if number > _MAX_NAMED:
-            listed.append(f"and {number - _MAX_NAMED:,} more")
-        noun = "trial directory" if number == 1 else "trial directories"
-        return f"Set aside {number} unusable {noun}: {'; '.join(listed)}."
+        noun = "directory" if number == 1 else "directories"
+        return f"Set aside {number} unusable trial {noun}: {'; '.join(named)}."
 
 
-def load(directories: Paths, target: float | None = None, study: str = "") -> pd.DataFrame:
-    """The trials of a study, or of directories of single runs.
+def read(directories: Paths, target: float | None = None, study: str = "") -> LoadedStudy:
+    """Reads the trials of a study, or of directories of single runs.
 
     Args:
         directories: one path or several; at most one study. Or a trials.parquet (archive.py).
@@ -77,7 +80,7 @@ def load(directories: Paths, target: float | None = None, study: str = "") -> pd
         study: its name, if a trials.parquet has several.
 
     Returns:
-        One row per trial, ordered by condition, search, and trial: condition, label, insertion,
+        Its `trials` are ordered by condition, search, and trial: condition, label, insertion,
         factor, shuffle_buffer, batch_size, search, trial, one column per hyperparameter (by dotted
         name), status, fresh_examples_to_target, steps_to_target, seconds_to_target (missing if the
         target was not reached), fresh_examples_before_target, seconds_before_target (at the
@@ -90,64 +93,35 @@ def load(directories: Paths, target: float | None = None, study: str = "") -> pd
     Raises:
         InputError: no such directory, no records in it, several studies, or a target in percent.
     """
-    loaded = read(directories, target, study)
-    if warning := loaded.warning():
-        warnings.warn(warning, stacklevel=2)
-    return loaded.trials
-
-
-def read(
-    directories: Paths,
-    target: float | None = None,
-    study: str = "",
-) -> LoadedStudy:
-    """The study, its trials, and what was set aside; arguments and errors are those of `load`."""
     single = isinstance(directories, str | os.PathLike)
     paths = [directories] if single else list(directories)
-    if any(map(archive.is_published, paths)):
-        if len(paths) > 1:
-            raise InputError(f"give {archive.TRIALS} alone, or several directories of single runs")
-        return _published(paths[0], study, target)
     roots = [pathlib.Path(path) for path in paths]
+    alone = [r for r in roots if archive.is_published(r) or (r / records.STUDY).exists()]
+    if alone and len(roots) > 1:
+        raise InputError(
+            f"{alone[0]} is a study; give one study alone, or several directories of single runs"
+        )
+    if alone and archive.is_published(alone[0]):
+        return _published(alone[0], study, target)
     for root in roots:
         if not root.is_dir():
-            raise InputError(
-                f"no such directory: {root}; give a study's directory (with study.json) or the "
-                "directories of single runs"
-            )
-    studies = [root for root in roots if (root / records.STUDY).exists()]
-    if studies and len(roots) > 1:
-        path = paths[roots.index(studies[0])]  # not where a packed study was unpacked
-        raise InputError(
-            f"{path} is a study; give one study alone, or several directories of single runs"
-        )
-    read_plan = _study(studies[0]) if studies else _runs(roots, target)
-    plan, places, set_aside, differing = read_plan
-    plan = at_target(plan, target)
-    rows = []
+            raise InputError(f"no such directory: {root}; give that of a study or of single runs")
+    plan, places, set_aside = _study(roots[0]) if alone else _runs(roots, target)
+    plan, rows = at_target(plan, target), []
     for place, path in places:
         try:
-            rows.append(_trial_row(place, path, plan, differing))
-        except _DAMAGE as error:
-            set_aside.append((path, plain(_reason(error))))
+            rows.append(_row(place, path, plan))
+        except records.Damaged as error:
+            set_aside.append((path, plain(str(error))))
     if not rows:
-        raise InputError(_nothing_in(paths, set_aside))
-    return LoadedStudy(plan, _table(rows, plan), tuple(set_aside), differing)
+        raise InputError(_nothing_in(roots, set_aside))
+    return LoadedStudy(plan, _table(rows, plan), tuple(set_aside))
 
 
-def _published(file: str | os.PathLike, name: str, target: float | None) -> LoadedStudy:
-    study, trials = archive.read(file, name)
+def _published(file: pathlib.Path, name: str, target: float | None) -> LoadedStudy:
+    study, rows = archive.read(file, name)
+    loaded = LoadedStudy(study, _table(rows.to_dict("records"), study))
     at = at_target(study, target).target
-    settings = {condition.name: condition for condition in study.conditions}
-    for setting in SETTINGS:
-        trials[setting] = [getattr(settings[own], setting) for own in trials["condition"]]
-    axes = [axis.field for axis in study.space]
-    others = [column for column in trials if "." in column and column not in axes]
-    head = ["condition", *SETTINGS, "search", "trial"]
-    hparams = [column for column in (*axes, *others) if column not in head]
-    trials = trials.reindex(columns=[*head, *hparams, *_TAIL])
-    trials = trials.astype(dict.fromkeys(_COUNTS, "Int64") | dict.fromkeys(_FLOATS, float))
-    loaded = LoadedStudy(study, trials.astype({"counted": bool}), ())
     if at == study.target:
         return loaded
     return judged_at(loaded, curves(loaded.trials, at.metric), at.value)
@@ -169,18 +143,6 @@ def at_target(study: Study, value: float | None) -> Study:
     return dataclasses.replace(study, target=target)
 
 
-def read_study(directory: pathlib.Path) -> Study:
-    """The study at `directory`; raises InputError if study.json is damaged."""
-    path = directory / records.STUDY
-    try:
-        return Study.read(directory)
-    except (ValueError, OSError) as error:
-        raise InputError(
-            f"{path} is not a readable study record ({plain(_reason(error))}); fix it, or give the "
-            "directories of single trials instead"
-        ) from error
-
-
 def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The validation records of `trials`: condition, label, insertion, factor, search, trial, step,
     fresh_examples, train_seconds, value (of `metric`; missing if it was not finite). Published
@@ -191,9 +153,8 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     kept = ["condition", "label", "insertion", "factor", "search", "trial"]
     if len(trials) and (place := archive.place(trials["path"].iloc[0])):
-        key = ["condition", "search", "trial"]
-        points = archive.curves(*place)[[*key, "step", "fresh_examples", "value"]]
-        points = trials[kept].merge(points, on=key, sort=False)
+        points = archive.curves(*place)[[*_PLACE, "step", "fresh_examples", "value"]]
+        points = trials[kept].merge(points, on=_PLACE, sort=False)
         points.insert(len(points.columns) - 1, "train_seconds", math.nan)
         return points
     names = ("step", "fresh_examples", "train_seconds", metric)
@@ -218,17 +179,14 @@ def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> L
         evaluations: `curves` of all of its trials.
         value: of the target's metric.
     """
-    target = dataclasses.replace(loaded.study.target, value=value)
-    key = ["condition", "search", "trial"]
-    named = evaluations.rename(columns={"value": target.metric})
-    curves_of = {place: own.to_dict("records") for place, own in named.groupby(key)}
-    places = loaded.trials[key].itertuples(index=False, name=None)
-    scores = [_score({}, curves_of.get(place, ()), target) for place in places]
+    study = at_target(loaded.study, value)
+    named = evaluations.rename(columns={"value": study.target.metric})
+    curves_of = {place: own.to_dict("records") for place, own in named.groupby(_PLACE)}
+    places = loaded.trials[_PLACE].itertuples(index=False, name=None)
+    scores = [_score({}, curves_of.get(place, ()), study.target) for place in places]
     columns = pd.DataFrame(scores, index=loaded.trials.index)
     trials = loaded.trials.assign(**columns).astype(loaded.trials.dtypes)
-    study = dataclasses.replace(loaded.study, target=target)
-    trials = trials.assign(counted=counted(trials, study))
-    return dataclasses.replace(loaded, study=study, trials=trials)
+    return LoadedStudy(study, trials.assign(counted=counted(trials, study)), loaded.set_aside)
 
 
 def hyperparameters(trials: pd.DataFrame) -> list[str]:
@@ -252,36 +210,43 @@ def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     return ended & (rank <= study.trials) if study.trials else ended
 
 
-# The study, its trials, those set aside, and the fields in which single runs differ.
-_Plan = tuple[Study, list[tuple[records.TrialPath, pathlib.Path]], SetAside, tuple[str, ...]]
-
-
-def _study(root: pathlib.Path) -> _Plan:
-    study = read_study(root)
+def _study(root: pathlib.Path) -> tuple[Study, list[Place], list[SetAside]]:
+    try:
+        study = Study.read(root)
+    except records.Damaged as error:
+        raise InputError(
+            f"{root / records.STUDY} is not readable ({plain(str(error))}); restore it, or give "
+            "the directories of single trials instead"
+        ) from error
     known = {condition.name for condition in study.conditions}
-    places, set_aside = [], []
+    places, others = [], []
     for place, path in records.trials_on_disk(root):
         if place.condition in known:
             places.append((place, path))
         else:
-            set_aside.append((path, "its condition is not in study.json"))
-    return study, places, set_aside, ()
+            others.append((path, f"its condition is not in {records.STUDY}"))
+    return study, places, others
 
 
-def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
-    snapshots, set_aside = {}, []
-    directories = (path for root in roots for path in _run_directories(root))
-    for path in sorted({path.resolve(): path for path in directories}.values()):
+def _runs(
+    roots: Sequence[pathlib.Path], target: float | None
+) -> tuple[Study, list[Place], list[SetAside]]:
+    snapshots, contents, set_aside = {}, {}, []
+    for path in sorted({path.resolve() for root in roots for path in _run_directories(root)}):
         try:
-            snapshots[path] = records.read_json(path / records.CONFIG)
-        except _DAMAGE as error:
-            set_aside.append((path, plain(_reason(error))))
+            config = records.read_json(path / records.CONFIG)
+            content = records.read_bytes(path / records.METRICS)
+        except records.Damaged as error:
+            set_aside.append((path, plain(str(error))))
+            continue
+        if content and (first := contents.setdefault(content, path)) != path:  # the same clocks
+            set_aside.append((path, f"it is a copy of {first}"))
+        else:
+            snapshots[path] = config
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
     name = plain(", ".join(root.resolve().name for root in roots), 60)
-    study = single_runs.study_of(name, list(snapshots.values()), target)
-    differing = single_runs.differing_fields(snapshots.values())
-    return study, list(single_runs.places(snapshots)), set_aside, differing
+    return *single_runs.study_of(name, snapshots, target), set_aside
 
 
 def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
@@ -290,8 +255,8 @@ def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
     return [path.parent for path, parts in configs if not ignored & set(parts)]
 
 
-def _nothing_in(paths: Sequence[str | os.PathLike], set_aside: SetAside) -> str:
-    where = ", ".join(map(str, paths))
+def _nothing_in(roots: Sequence[pathlib.Path], set_aside: Sequence[SetAside]) -> str:
+    where = ", ".join(map(str, roots))
     if set_aside:
         path, reason = set_aside[0]
         return (
@@ -303,34 +268,23 @@ def _nothing_in(paths: Sequence[str | os.PathLike], set_aside: SetAside) -> str:
     )
 
 
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error) or repr(error)
-
-
-def _trial_row(
-    place: records.TrialPath, path: pathlib.Path, study: Study, differing: Sequence[str]
-) -> dict[str, Any]:
-    """One trial's row; raises one of _DAMAGE if its files are damaged."""
+def _row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
+    """One trial's row; raises records.Damaged."""
     trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
-    if trial.metrics and not trial.config:
-        raise ValueError(f"{records.CONFIG} is missing")  # it is written first
+    if trial.metrics and not trial.config:  # which is written first
+        raise records.Damaged(f"{records.CONFIG} is missing")
     config = trial.config.get("config") or {}
-    hparams = trial.search.get("hparams")
-    if hparams is None and study.space:
-        if trial.config or trial.metrics or trial.result:
-            raise ValueError(f"{records.HPARAMS} is missing")
-        hparams = dict.fromkeys(axis.field for axis in study.space)  # only its lock is taken yet
-    if hparams is None or not study.searches:  # trials of two studies differ in more than they drew
-        problem = single_runs.problem_of(config, differing)
-        hparams = _optimizer_settings(config) | (hparams or {}) | problem
+    hparams = trial.search.get("hparams") or {}
+    if not study.searches:  # trials of two studies differ in more than they drew
+        hparams = _optimizer_settings(config) | hparams
+    elif not trial.search and not (trial.config or trial.metrics or trial.result):
+        hparams = {axis.field: math.nan for axis in study.space}  # only its lock is taken yet
     if missing := [axis.field for axis in study.space if axis.field not in hparams]:
-        raise ValueError(f"{records.HPARAMS}: {missing[0]} is missing")
+        raise records.Damaged(f"{records.HPARAMS}: {missing[0]} is missing")
     trained_with = origins.of_run(trial.config)
     return {
-        "condition": place.condition,
-        "search": place.search,
-        "trial": place.trial,
-        "hparams": {name: math.nan if x is None else x for name, x in hparams.items()},
+        **{name: math.nan if value is None else value for name, value in hparams.items()},
+        **dataclasses.asdict(place),
         "status": trial.result.get("status", UNFINISHED),
         **_score(trial.result, trial.validation, study.target),
         **_extent(trial.result),
@@ -410,22 +364,18 @@ def _in_order(names: Iterable[str | None]) -> str | None:
     return THEN.join(dict.fromkeys(plain(name) for name in names if name)) or None
 
 
-def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
+def _table(rows: Sequence[dict[str, Any]], study: Study) -> pd.DataFrame:
     conditions = {condition.name: condition for condition in study.conditions}
     order = list(conditions)
     rows = sorted(rows, key=lambda r: (order.index(r["condition"]), r["search"], r["trial"]))
-    complete = [
-        {**row, **{name: getattr(conditions[row["condition"]], name) for name in SETTINGS}}
-        | row["hparams"]
-        for row in rows
-    ]
-    head = ["condition", *SETTINGS, "search", "trial"]
-    hparams = list(dict.fromkeys(name for row in rows for name in row["hparams"]))
-    hparams = [name for name in hparams if name not in head]  # a searched batch size
-    tail = [name for name in rows[0] if name not in (*head, "hparams", "path")]
-    table = pd.DataFrame(complete, columns=[*head, *hparams, *tail])
     # An Arrow column, which pandas infers for text, cannot hold a name that is not UTF-8.
-    table["path"] = pd.Series([row["path"] for row in rows], dtype=object)
-    table = table.astype(dict.fromkeys(_COUNTS, "Int64") | dict.fromkeys(_FLOATS, float))
-    table.insert(table.columns.get_loc("model_seed"), "counted", counted(table, study))
-    return table
+    paths = pd.Series([row.pop("path") for row in rows], dtype=object)
+    settings = [{s: getattr(conditions[row["condition"]], s) for s in SETTINGS} for row in rows]
+    table = pd.DataFrame([own | row for own, row in zip(settings, rows, strict=True)])
+    axes = [axis.field for axis in study.space if axis.field not in _HEAD]
+    others = [name for name in table if name not in (*_HEAD, *axes, *_TAIL)]
+    table = table.assign(path=paths, counted=False).reindex(
+        columns=[*_HEAD, *axes, *others, *_TAIL]
+    )
+    table = table.astype({name: kind for name, kind in _TAIL.items() if kind is not object})
+    return table.assign(counted=counted(table, study))

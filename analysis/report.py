@@ -1,28 +1,23 @@
-"""The report of a study: tables as CSV, figures, and one page as Markdown and HTML.
+"""The report of a study: tables as CSV, figures, and one page in Markdown.
 
     report.write(loaded, "out/study/report")     # what `load.read` returns
 
 Every file is written whole or not at all, so a report can be rewritten while someone reads it.
 """
 
-import base64
-import itertools
 import os
 import pathlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from markdown_it import MarkdownIt
-from markdown_it.common.utils import escapeHtml
 
 from analysis import caveats, figures, scores, tables, uncertainty
 from analysis.figures import style
 from analysis.load import LoadedStudy
 from runs import records
 from runs.progress import several
-from runs.study import SECONDS, Study, flat, is_number, plain
+from runs.study import SECONDS, Study, flat, is_number
 
 _DPI = 200  # of the PNG files; the PDF of each is for print
 # Without dates in them, the same records give the same files.
@@ -35,8 +30,8 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
 def write(
     loaded: LoadedStudy, out: str | os.PathLike, root: str | os.PathLike | None = None
 ) -> list[str]:
-    """Writes report.html, report.md, scores.csv, paired.csv, trials.csv, and the figures
-    (PNG and PDF) into `out`; returns the names of the figures.
+    """Writes report.md, scores.csv, paired.csv, trials.csv, and the figures (PNG and PDF) into
+    `out`; returns the names of the figures.
 
     Paths in these files are relative to `root` (default: `out`), so that they stay valid if the
     analyzed directory is moved.
@@ -46,32 +41,22 @@ def write(
     root = root or out
     conditions = scores.condition_scores(loaded.trials, study)
     effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
-    trials = loaded.trials.assign(
-        path=[
-            os.fsencode(os.path.relpath(path, root)).decode(errors="backslashreplace")
-            for path in loaded.trials["path"]
-        ]
-    )
-    files = {
-        "scores.csv": conditions.to_csv(index=False).encode(),
-        "paired.csv": effects.to_csv(index=False).encode(),
-        "trials.csv": trials.to_csv(index=False).encode(),
-    }
+    paths = (os.fsencode(os.path.relpath(path, root)) for path in loaded.trials["path"])
+    trials = loaded.trials.assign(path=[path.decode(errors="backslashreplace") for path in paths])
+    frames = {"scores.csv": conditions, "paired.csv": effects, "trials.csv": trials}
+    files = {name: frame.to_csv(index=False).encode() for name, frame in frames.items()}
     drawn = figures.of_study(loaded)
     for name, figure in drawn.items():
         for suffix, options in FORMATS.items():
             files[f"{name}.{suffix}"] = style.rendered(figure, suffix, **options)
             figure.set_layout_engine("none")  # the first format lays out for all
-    page = markdown(loaded, conditions, effects, root, list(drawn))
-    pngs = {name: content for name, content in files.items() if name.endswith(".png")}
-    files["report.md"] = page.encode()
-    files["report.html"] = html(tables.title(study), page, pngs).encode()
+    files["report.md"] = _page(loaded, conditions, effects, root, list(drawn)).encode()
     for name, content in files.items():
         records.write_bytes(out / name, content)
     return list(drawn)
 
 
-def markdown(
+def _page(
     loaded: LoadedStudy,
     conditions: pd.DataFrame,
     effects: pd.DataFrame,
@@ -82,20 +67,20 @@ def markdown(
     study = loaded.study
     notes = caveats.find(loaded, root) or ["None found in the records."]
     parts = [
-        f"# {_escaped(tables.title(study))}",
+        f"# {tables.escaped(tables.title(study))}",
         _summary(effects, study),
-        _table(tables.columns(conditions, study), tables.condition_rows(conditions, study)),
+        tables.markdown(tables.conditions(conditions, study)),
         _score_definition(study),
         _figure(drawn[0]),
         "## Caveats",
-        _list(*map(_escaped, notes)),
+        _list(notes),
         "## Trials",
-        _table(tables.TRIAL_COLUMNS, tables.trial_rows(conditions, study)),
+        tables.markdown(tables.trials(conditions, study)),
         "Censored trials count but did not reach the target; diverged trials do not count.",
         *_matched_seeds(effects, study),
         *map(_figure, drawn[1:]),
         "## How these numbers were made",
-        _list(*(f"{name}: {_escaped(value)}" for name, value in _origin(study).items())),
+        _list(f"{name}: {value}" for name, value in _origin(study).items()),
         "`python -m analysis` also writes `trials.csv`, with every trial, and `scores.csv` and "
         "`paired.csv`, with every number of the tables of conditions and of matched seeds.",
     ]
@@ -142,7 +127,7 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
     kind = "difference" if study.scores_values else "ratio"
     return [
         "## Matched seeds",
-        _table(tables.paired_columns(study), tables.paired_rows(effects, study)),
+        tables.markdown(tables.paired(effects, study)),
         "Each trial is compared with the baseline's trial with the same data seed, model seed, and "
         f"hyperparameters. The {kind} is where the signs of the pairs balance; its interval holds "
         f"the {kind}s that a two-sided sign test does not reject. **Pairs used** have a sign at an "
@@ -151,10 +136,6 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
         "and then searches by most of their pairs: pairs of one search share their data seed, so "
         "their signs may depend on one another.",
     ]
-
-
-def _list(*items: str) -> str:
-    return "\n".join(f"- {item}" for item in items)
 
 
 _ROWS = (
@@ -207,54 +188,5 @@ def _origin(study: Study) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-# What CommonMark and GitHub would read as markup: emphasis, code, HTML, entities, links, and
-# images. Brackets and inequalities of the tables stay as they are.
-_MARKUP = re.compile(
-    r"[\\`*~$|]|<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|\](?=[(\[:])|!(?=\[)"
-    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
-)
-
-
-def _escaped(text: str) -> str:
-    """Text from a record as Markdown that shows it literally, on one line."""
-    return _MARKUP.sub(r"\\\g<0>", plain(text))
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first column is flush left, the others flush right."""
-    rule = [":--"] + ["--:"] * (len(head) - 1)
-    rows = [[tables.unbroken(_escaped(cell)) for cell in row] for row in (head, *body)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
-
-
-_PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title><style>
-body {{ max-width: 52rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 sans-serif; }}
-table {{ border-collapse: collapse; font-size: 14px; display: block; overflow-x: auto; }}
-th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; }}
-img {{ max-width: 100%; }}
-</style></head><body>
-{body}</body></html>
-"""
-
-
-def html(title: str, page: str, pngs: Mapping[str, bytes]) -> str:
-    """The Markdown page as one HTML file that fetches nothing and runs no script.
-
-    Args:
-        title: of the page.
-        page: Markdown.
-        pngs: images by file name, which are embedded; any other image is left out.
-    """
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = parser.parse(page)
-    for token in itertools.chain.from_iterable(block.children or () for block in tokens):
-        if token.type == "image":
-            content = base64.b64encode(pngs.get(str(token.attrs["src"]), b"")).decode()
-            token.attrs["src"] = f"data:image/png;base64,{content}"
-    body = parser.renderer.render(tokens, parser.options, {})
-    return _PAGE.format(title=escapeHtml(title), body=body)
+def _list(items: Iterable[str]) -> str:
+    return "\n".join(f"- {tables.escaped(item)}" for item in items)

@@ -1,30 +1,28 @@
-"""The tables of a study as text: scores of conditions, outcomes of trials, effects of pairs."""
+"""The tables of a study as text: scores of conditions, outcomes of trials, effects of pairs.
 
-import io
+Each is a DataFrame of strings, which `terminal` and `markdown` print.
+"""
+
+import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from analysis import bounds, uncertainty
 from analysis import scores as scoring
 from analysis.load import LoadedStudy
 from runs import records
 from runs.progress import several
-from runs.study import BEST_VALUE, SECONDS, Study
+from runs.study import SECONDS, Study, plain
 
-Row = tuple[str, ...]
 # What each cost of `scores.MEASURES` is called.
 COSTS = {"fresh_examples": "fresh examples", "steps": "steps", "seconds": "seconds of training"}
-TRIAL_COLUMNS = ("condition", "trials counted", "censored", "diverged")
-_SETTING = ("condition", "shuffle buffer")
-_GLUE = "\ue000"  # stands for a space that rich must not break at
-_PAIRED = ("condition", "pairs: both reached", "only the condition", "only the baseline", "neither")
+_SIDES = ("pairs", "condition_alone", "baseline_alone", "neither")
+_PAIRED = ("pairs: both reached", "only the condition", "only the baseline", "neither")
 
 
 def title(study: Study) -> str:
@@ -47,42 +45,53 @@ def target_text(target: records.Target) -> str:
     return f"a validation {target.metric} of {target.value:g}"
 
 
-def columns(conditions: pd.DataFrame, study: Study) -> Row:
-    """The header of the table of conditions; says what is in parentheses and brackets."""
-    spread = _spread(conditions, study.score)
-    effect = _spread(conditions, scoring.EFFECTS[study.score])
-    untuned = f"without retuning [{_spread(conditions, scoring.UNTUNED)}]"
-    if study.scores_values:
-        scores = (
-            "searches",
-            f"best value: median ({spread})",
-            f"difference to baseline [{effect}]",
-            untuned,
-        )
-    elif study.score == SECONDS:
-        scores = (
-            *("searches reached", f"train seconds: median ({spread})"),
-            *(f"ratio to baseline [{effect}]", untuned),
-            *("fresh examples", f"their ratio [{_spread(conditions, 'ratio')}]"),
-            *("resolution", "steps"),
-        )
-    else:
-        scores = (
-            *("searches reached", f"fresh examples: median ({spread})"),
-            *(f"ratio to baseline [{effect}]", untuned, "ideal 1/e"),
-            *("resolution", "steps", "train seconds"),
-        )
-    return (*_SETTING, *scores)
+def conditions(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """The table of conditions, a row for each; the header says what the brackets hold.
+
+    Args:
+        table: `scores.condition_scores`.
+        study: says what is scored.
+    """
+    score, effect = study.score, scoring.EFFECTS[study.score]
+    median = f"median ({_spread(table, score)})"
+    brackets = f"to baseline [{_spread(table, effect)}]"
+    untuned = f"without retuning [{_spread(table, scoring.UNTUNED)}]"
+
+    def cells(row: Mapping[str, Any]) -> dict[str, str]:
+        shared = "*" if row["shared"] and row["seconds_count"] else ""
+        first = {"condition": row["label"], "shuffle buffer": count_text(row["shuffle_buffer"])}
+        own = _median_and_range(row, score)
+        effects = effect_text(row, effect), effect_text(row, scoring.UNTUNED, study.scores_values)
+        if study.scores_values:
+            numbers = f"best value: {median}", f"difference {brackets}", untuned
+            return first | dict(
+                zip(("searches", *numbers), (str(row["searches"]), own, *effects), strict=True)
+            )
+        first |= {"searches reached": f"{row['searches_reached']}/{row['searches']}"}
+        resolution = {"resolution": _number(row["resolution"], ".0%")}
+        steps = {"steps": _median(row, "steps")}
+        ratios = dict(zip((f"ratio {brackets}", untuned), effects, strict=True))
+        if score == SECONDS:
+            others = {"fresh examples": _median(row, "fresh_examples")}
+            others[f"their ratio [{_spread(table, 'ratio')}]"] = effect_text(row, "ratio")
+            seconds = {f"train seconds: {median}": own + shared}
+            return first | seconds | ratios | others | resolution | steps
+        ideal = {"ideal 1/e": _number(row["ideal_ratio"], ".3g")}
+        seconds = {"train seconds": _median(row, "seconds") + shared}
+        fresh = {f"fresh examples: {median}": own}
+        return first | fresh | ratios | ideal | resolution | steps | seconds
+
+    return pd.DataFrame([cells(row) for row in table.to_dict("records")])
 
 
-def _spread(conditions: pd.DataFrame, name: str) -> str:
+def _spread(table: pd.DataFrame, name: str) -> str:
     """What the ends next to a median are: "range of 3 searches", "range of 1 to 3 searches",
     "93.75% interval, 5 searches", or "none" without a search.
 
     The condition with the fewest searches decides. A baseline has a score, but no effect.
     """
-    counts = conditions[f"{name}_count"]
-    others = conditions["condition"] != conditions["baseline"]
+    counts = table[f"{name}_count"]
+    others = table["condition"] != table["baseline"]
     if name not in scoring.MEASURES and others.any():
         counts = counts[others]
     counts = counts[counts > 0]
@@ -95,60 +104,14 @@ def _spread(conditions: pd.DataFrame, name: str) -> str:
     return f"{kind} of {f'{fewest} to ' * (fewest < most)}{several(most, 'search')}"
 
 
-def condition_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
-    """The table of conditions, one tuple per condition, in the order of `columns`."""
-    by_score = {SECONDS: _seconds_cells, BEST_VALUE: _value_cells}
-    score_cells = by_score.get(study.score, _target_cells)
-    return [
-        (row["label"], count_text(row["shuffle_buffer"]), *score_cells(row))
-        for row in conditions.to_dict("records")
-    ]
+def floor_of(measure: str) -> float:
+    """The lower bound of an unknown score: 0 of costs, -inf of best values."""
+    return -math.inf if measure == "best_value" else 0.0
 
 
-def _target_cells(row: Mapping) -> Row:
-    return (
-        f"{row['searches_reached']}/{row['searches']}",
-        _median_and_range(row, "fresh_examples", count_text),
-        effect_text(row, "ratio"),
-        effect_text(row, scoring.UNTUNED),
-        _number(row["ideal_ratio"], ".3g"),
-        _number(row["resolution"], ".0%"),
-        score_text(row["steps_low"], row["steps_high"], count_text),
-        score_text(row["seconds_low"], row["seconds_high"], seconds_text) + _shared_mark(row),
-    )
-
-
-def _seconds_cells(row: Mapping) -> Row:
-    return (
-        f"{row['searches_reached']}/{row['searches']}",
-        _median_and_range(row, "seconds", seconds_text) + _shared_mark(row),
-        effect_text(row, "seconds_ratio"),
-        effect_text(row, scoring.UNTUNED),
-        score_text(row["fresh_examples_low"], row["fresh_examples_high"], count_text),
-        effect_text(row, "ratio"),
-        _number(row["resolution"], ".0%"),
-        score_text(row["steps_low"], row["steps_high"], count_text),
-    )
-
-
-def _value_cells(row: Mapping) -> Row:
-    values = _median_and_range(row, "best_value", value_text, -math.inf)
-    effects = effect_text(row, "difference"), effect_text(row, scoring.UNTUNED, differences=True)
-    return str(row["searches"]), values, *effects
-
-
-def _shared_mark(row: Mapping) -> str:
-    """An asterisk after seconds that depend on other trials."""
-    return "*" if row["shared"] and row["seconds_count"] else ""
-
-
-def score_text(low: float, high: float, number: Callable[[float], str], floor: float = 0.0) -> str:
-    """A score by its bounds: "4,400", or ">12,000" if it is only known to be above that.
-
-    Args:
-        number: formats one number.
-        floor: the lower bound of an unknown score: 0 for costs, -inf for best values.
-    """
+def score_text(low: float, high: float, measure: str) -> str:
+    """A score by its bounds: "4,400", or ">12,000" if it is only known to be above that."""
+    number, floor = format_of(measure), floor_of(measure)
     if math.isinf(high):
         return f">{number(low)}" if low > floor else "not known"
     return bounds.text(low, high, number, floor)
@@ -156,17 +119,19 @@ def score_text(low: float, high: float, number: Callable[[float], str], floor: f
 
 def format_of(measure: str) -> Callable[[float], str]:
     """The function that formats one of `scores.MEASURES`, in tables and figures."""
-    return {"best_value": value_text, "seconds": seconds_text}.get(measure, count_text)
+    return {"best_value": value_text, "seconds": _seconds_text}.get(measure, count_text)
 
 
-def _median_and_range(
-    row: Mapping, name: str, number: Callable[[float], str], floor: float = 0.0
-) -> str:
-    summary = scoring.summary_of(row, name)
-    median = score_text(summary.low, summary.high, number, floor)
+def _median(row: Mapping, measure: str) -> str:
+    return score_text(row[f"{measure}_low"], row[f"{measure}_high"], measure)
+
+
+def _median_and_range(row: Mapping, measure: str) -> str:
+    summary = scoring.summary_of(row, measure)
     if summary.count < 2:
-        return median
-    return f"{median} ({bounds.range_text(summary, number, floor, ' to ')})"
+        return _median(row, measure)
+    spread = bounds.range_text(summary, format_of(measure), floor_of(measure), " to ")
+    return f"{_median(row, measure)} ({spread})"
 
 
 def _effect_format(differences: bool) -> tuple[Callable[[float], str], float]:
@@ -193,35 +158,33 @@ def effect_text(row: Mapping, name: str, differences: bool = False) -> str:
     return f"{median} [{bounds.range_text(summary, number, floor)}]"
 
 
-def trial_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
-    """Outcomes of the trials, one tuple per condition."""
-    return [
+def trials(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Outcomes of the trials, a row per condition of `scores.condition_scores`."""
+    rows = [
         (
             row["label"],
             str(row["trials_counted"]),
             "-" if study.scores_values else _of(row["trials_censored"], row["trials_counted"]),
             _of(row["trials_diverged"], row["trials_ended"]),
         )
-        for row in conditions.to_dict("records")
+        for row in table.to_dict("records")
     ]
+    return pd.DataFrame(rows, columns=["condition", "trials counted", "censored", "diverged"])
 
 
-def paired_columns(study: Study) -> Row:
-    """The header of the table of effects with matched seeds."""
-    counts = ("condition", "pairs") if study.scores_values else _PAIRED
-    kind = "difference" if study.scores_values else "ratio"
-    effect = f"{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]"
+def paired(effects: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """The table of effects with matched seeds, a row per condition of
+    `uncertainty.paired_effects`."""
+    sides = _SIDES[:1] if study.scores_values else _SIDES
     signs = "/".join(uncertainty.verdicts(study))
-    return (*counts, effect, "pairs used", signs, "p", "p (Holm)", f"searches {signs}", "verdict")
-
-
-def paired_rows(effects: pd.DataFrame, study: Study) -> list[Row]:
-    """The table of effects with matched seeds, one tuple per condition."""
-    counts = ("pairs", "condition_alone", "baseline_alone", "neither")
-    return [
+    kind = "difference" if study.scores_values else "ratio"
+    columns = ["condition", *(("pairs",) if study.scores_values else _PAIRED)]
+    columns += [f"{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]", "pairs used", signs]
+    columns += ["p", "p (Holm)", f"searches {signs}", "verdict"]
+    rows = [
         (
             row["label"],
-            *(str(row[name]) for name in (counts[:1] if study.scores_values else counts)),
+            *(str(row[name]) for name in sides),
             paired_text(row, study),
             used_text(row),
             f"{row['below']}/{row['above']}",
@@ -232,6 +195,7 @@ def paired_rows(effects: pd.DataFrame, study: Study) -> list[Row]:
         )
         for row in effects.to_dict("records")
     ]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def paired_text(row: Mapping, study: Study) -> str:
@@ -246,63 +210,79 @@ def paired_text(row: Mapping, study: Study) -> str:
 
 def used_text(row: Mapping) -> str:
     """How many pairs an effect with matched seeds rests on: "13/30"."""
-    every = sum(row[name] for name in ("pairs", "condition_alone", "baseline_alone", "neither"))
-    return f"{row['used']}/{every}"
+    return f"{row['used']}/{sum(row[name] for name in _SIDES)}"
 
 
-def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str:
+# --- Printers
+
+
+def text(loaded: LoadedStudy, table: pd.DataFrame, width: int = 100) -> str:
     """The table of conditions with its title, for a terminal of `width` columns."""
-    rows = [columns(conditions, loaded.study), *condition_rows(conditions, loaded.study)]
-    return f"{title(loaded.study)}\n\n{_terminal(rows, width)}"
+    rows = terminal(conditions(table, loaded.study), width)
+    return f"{plain(title(loaded.study))}\n\n{rows}"
 
 
 def matched_seeds_text(effects: pd.DataFrame, study: Study, width: int = 100) -> str:
     """What the sign test says about each condition, for a terminal; "" without pairs."""
     if effects.empty:
         return ""
-    rows = [paired_columns(study), *paired_rows(effects, study)]
-    table = _terminal([(row[0], *row[-7:-4], *row[-3:]) for row in rows], width)
     title = (
         "matched seeds: each trial against the baseline's with the same hyperparameters and seeds"
     )
-    return f"{title}\n\n{table}"
+    table = paired(effects, study)
+    chosen = [0, *range(table.shape[1] - 7, table.shape[1] - 4), -3, -2, -1]
+    return f"{title}\n\n{terminal(table.iloc[:, chosen], width)}"
 
 
-def _terminal(rows: Sequence[Row], width: int) -> str:
-    """Rows as lines of `width` columns, the first row as header. Lines are wider than that if the
-    longest words need it; cells keep to one line, from the left, as far as there is space."""
-    rows = [tuple(unbroken(cell, _GLUE) for cell in row) for row in rows]
-    widths = [
-        max(len(word) for cell in column for word in cell.split())
-        for column in zip(*rows, strict=True)
+def terminal(table: pd.DataFrame, width: int) -> str:
+    """A table as lines of `width` columns, wider if its longest words need it. Cells keep to one
+    line, from the left, as far as there is space."""
+    columns = [
+        [unbroken(plain(cell)) for cell in (str(name), *cells)] for name, cells in table.items()
     ]
-    for position, column in enumerate(zip(*rows[1:], strict=True)):
-        spare = max(0, width - sum(widths) - (len(widths) - 1))
-        most = widths[position] + spare
-        fitting = [length for length in map(len, column) if length <= most or position == 0]
+    widths = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    for position, column in enumerate(columns):
+        most = widths[position] + max(0, width - sum(widths) - (len(widths) - 1))
+        fitting = [n for n in map(len, column[1:]) if n <= most or position == 0]
         widths[position] = max(widths[position], min(most, max(fitting, default=0)))
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for position, (name, column_width) in enumerate(zip(rows[0], widths, strict=True)):
-        justify = "left" if position == 0 else "right"
-        table.add_column(Text(name), justify=justify, width=column_width)
-    for row in rows[1:]:
-        table.add_row(*map(Text, row))
-    output = io.StringIO()
-    # In a notebook rich would display the table rather than write it.
-    width = sum(widths) + len(widths)
-    Console(file=output, width=width, color_system=None, force_jupyter=False).print(table)
-    lines = [line.rstrip() for line in output.getvalue().replace(_GLUE, " ").splitlines()]
-    return "".join(f"{line}\n" for line in lines if line)
+    lines = []
+    for row in zip(*columns, strict=True):
+        cells = zip(row, widths, strict=True)
+        wrapped = [textwrap.wrap(cell, w, break_on_hyphens=False) for cell, w in cells]
+        bottom = max(map(len, wrapped)) if not lines else 0  # headers stand on the table
+        for parts in itertools.zip_longest(
+            *([""] * (bottom - len(own)) + own for own in wrapped), fillvalue=""
+        ):
+            _, *others = map(str.rjust, parts, widths)
+            lines.append(" ".join([parts[0].ljust(widths[0]), *others]).rstrip())
+    return "".join(f"{line}\n" for line in lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def unbroken(text: str, space: str = "\N{NO-BREAK SPACE}") -> str:
-    """A text in which no line breaks within "e = 2" or "batch 32": `space` replaces the spaces."""
-    text = re.sub(r" ([=≤]) ", rf"{space}\1{space}", text)
-    return re.sub(r"\b(batch|buffer|budget|over) (?=\d)", rf"\1{space}", text)
+def markdown(table: pd.DataFrame) -> str:
+    """A table in Markdown; the first column is flush left, the others flush right."""
+    rows = [list(table), *table.itertuples(index=False, name=None)]
+    lines = [[unbroken(escaped(cell)) for cell in row] for row in rows]
+    rule = [":--", *["--:"] * (len(rows[0]) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
 
 
-def seconds_text(value: float) -> str:
-    return _number(value, ",.1f" if value < 1000 else ",.0f")
+# What CommonMark and GitHub would read as markup: emphasis, code, HTML, entities, links, and
+# images. Brackets and inequalities of the tables stay as they are.
+_MARKUP = re.compile(
+    r"[\\`*~$|]|<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|\](?=[(\[:])|!(?=\[)"
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+)
+
+
+def escaped(text: str) -> str:
+    """Text from a record as Markdown that shows it literally, on one line."""
+    return _MARKUP.sub(r"\\\g<0>", plain(text))
+
+
+def unbroken(text: str) -> str:
+    """A text in which no line breaks within "e = 2" or "batch 32"."""
+    text = re.sub(r" ([=≤]) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
+    return re.sub(r"\b(batch|buffer|budget|over) (?=\d)", "\\1\N{NO-BREAK SPACE}", text)
 
 
 def count_text(value: float) -> str:
@@ -314,6 +294,10 @@ def count_text(value: float) -> str:
 
 def value_text(value: float) -> str:
     return _number(value, ".4g")
+
+
+def _seconds_text(value: float) -> str:
+    return _number(value, ",.1f" if value < 1000 else ",.0f")
 
 
 def _ratio(value: float) -> str:

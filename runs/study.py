@@ -328,11 +328,13 @@ class Study:
 
     def baseline_of(self, condition: Condition) -> str | None:
         """The condition that `condition` is compared with: no echoing at the same batch size, and
-        the study's baseline if there are several; None if there is none."""
+        the study's baseline if there are several; None if there is none. Single runs, which have no
+        baseline, must agree in all else."""
         candidates = [
             other.name
             for other in self.conditions
             if other.insertion == "none" and other.batch_size == condition.batch_size
+            if self.baseline or other.other_overrides == condition.other_overrides
         ]
         if self.baseline in candidates or not candidates:
             return self.baseline or None

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 from analysis import load, scores, uncertainty
 from analysis.figures.conditions import by_condition, paired_effects
 from analysis.figures.curves import AGAINST, best_trial_curves
-from analysis.figures.settings import by_setting
+from analysis.figures.settings import by_setting, varied_setting
 from analysis.figures.trials import score_by_trials, trials_by_hyperparameter
 from analysis.load import LoadedStudy
-from analysis.series import varied_setting
 from runs.study import SECONDS
 
 

@@ -25,7 +25,6 @@ from analysis.figures.style import (
 from analysis.scores import EFFECTS
 from analysis.tables import (
     effect_text,
-    format_of,
     measure_label,
     paired_text,
     score_text,
@@ -160,9 +159,7 @@ def _score_and_effect(condition: Mapping, measure: str) -> str:
     """The median, its effect, and how many searches reached the target."""
     if not condition[f"{measure}_count"]:
         return "no trial has ended yet"
-    floor = -math.inf if measure == BEST_VALUE else 0.0
-    low, high = condition[f"{measure}_low"], condition[f"{measure}_high"]
-    lines = [score_text(low, high, format_of(measure), floor)]
+    lines = [score_text(condition[f"{measure}_low"], condition[f"{measure}_high"], measure)]
     compared = condition[f"{EFFECTS[measure]}_count"] > 0
     if compared and condition["baseline"] not in (condition["condition"], None):
         lines.append(effect_text(condition, EFFECTS[measure]))

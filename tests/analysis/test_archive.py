@@ -10,17 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import __main__ as analysis_main
 from analysis import archive, load
 from runs import cli
 from tests.helpers.runs import ROOT
-from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, write_study
+from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, run_analysis, write_study
 
 RESULTS = ROOT / "results"
-
-
-def run(*arguments):
-    return cli.guarded(analysis_main.main, list(map(str, arguments)))
 
 
 def same_trials(published, study):
@@ -33,8 +28,8 @@ def test_packed_studies_read_the_same_and_keep_one_another(tmp_path):
     other = write_study(tmp_path / "other", [BASELINE], {("baseline", 0, 0): [0.5, 0.95]})
     file = tmp_path / archive.TRIALS
     for _ in range(2):  # the second time they replace themselves
-        assert run(one, f"--pack={tmp_path}", "--study=grid/one") == 0
-        assert run(other, f"--pack={tmp_path}", "--study=other") == 0
+        assert run_analysis(one, f"--pack={tmp_path}", "--study=grid/one") == 0
+        assert run_analysis(other, f"--pack={tmp_path}", "--study=other") == 0
     assert archive.studies(file) == ["grid/one", "other"]
     for name, directory in (("grid/one", one), ("other", other)):
         published, study = load.read(file, study=name), load.read(directory)
@@ -44,7 +39,7 @@ def test_packed_studies_read_the_same_and_keep_one_another(tmp_path):
         pd.testing.assert_frame_equal(
             curves.drop(columns="train_seconds"), own.drop(columns="train_seconds")
         )
-        judged, own = load.load(file, 0.85, name), load.load(directory, 0.85)
+        judged, own = load.read(file, 0.85, name).trials, load.read(directory, 0.85).trials
         seconds = ["seconds_to_target", "seconds_before_target"]
         same_trials(judged.drop(columns=seconds), own.drop(columns=seconds))
 
@@ -53,9 +48,9 @@ def test_packed_studies_read_the_same_and_keep_one_another(tmp_path):
 def test_thinned_curves_keep_what_scores_depend_on(tmp_path, number):
     values = 0.95 * np.sin(np.linspace(0.01, 3, number))  # passes the target, is best, and falls
     study = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): (values, "exhausted")})
-    assert run(study, f"--pack={tmp_path}") == 0
-    kept = load.curves(load.load(tmp_path / archive.TRIALS), "accuracy")
-    whole = load.curves(load.load(study), "accuracy")
+    assert run_analysis(study, f"--pack={tmp_path}") == 0
+    kept = load.curves(load.read(tmp_path / archive.TRIALS).trials, "accuracy")
+    whole = load.curves(load.read(study).trials, "accuracy")
     assert len(kept) <= archive.POINTS + 3
     assert set(kept["step"]) <= set(whole["step"])
     assert kept["value"].max() == whole["value"].max()
@@ -93,7 +88,7 @@ def test_a_planted_number_is_refused(tmp_path, capsys, name, column, change):
         shutil.copy(RESULTS / file, tmp_path / file)
     planted(tmp_path / name, column, change)
     file = tmp_path / archive.TRIALS
-    assert run(file, "--study=grid/pilot_manual", f"--out={tmp_path / 'out'}") == 2
+    assert run_analysis(file, "--study=grid/pilot_manual", f"--out={tmp_path / 'out'}") == 2
     assert name in capsys.readouterr().err
     assert not list(tmp_path.glob("out/*"))
 
@@ -101,15 +96,15 @@ def test_a_planted_number_is_refused(tmp_path, capsys, name, column, change):
 def test_damaged_files_are_refused(tmp_path):
     rng = np.random.default_rng(0)
     whole = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
-    assert run(whole, f"--pack={tmp_path}") == 0
+    assert run_analysis(whole, f"--pack={tmp_path}") == 0
     file = tmp_path / archive.TRIALS
-    content, expected = file.read_bytes(), load.load(file)
+    content, expected = file.read_bytes(), load.read(file).trials
     for _ in range(50):
         damaged, place = bytearray(content), rng.integers(len(content))
         damaged[place] ^= 1 << rng.integers(8)
         file.write_bytes(damaged if rng.integers(2) else content[:place])
         with contextlib.suppress(cli.InputError):
-            pd.testing.assert_frame_equal(load.load(file), expected)
+            pd.testing.assert_frame_equal(load.read(file).trials, expected)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_damaged_files_are_refused(tmp_path):
 def test_wrong_input(tmp_path, capsys, arguments, named):
     arguments = [str(word).replace("{tmp}", str(tmp_path)) for word in arguments]
     out = [] if any("--pack" in word for word in arguments) else [f"--out={tmp_path / 'out'}"]
-    assert run(*arguments, *out) == 2
+    assert run_analysis(*arguments, *out) == 2
     error = capsys.readouterr().err
     assert named.replace("{tmp}", str(tmp_path)) in error
     assert error.count("\n") == 1

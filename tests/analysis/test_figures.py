@@ -9,17 +9,23 @@ from PIL import Image
 
 from analysis import figures, load, scores
 from analysis.figures import style
-from runs import records
 from tests.helpers.figure_texts import assert_inside, assert_no_overlap, strings, texts
-from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, setting, write_study
+from tests.helpers.written_studies import (
+    BASELINE,
+    BEFORE,
+    SMALL,
+    TARGET,
+    analyzed,
+    change,
+    setting,
+    write_study,
+)
 
 AFTER = setting("after_e4", "after_batching", 4.0)
 
 
 def drawn_scores(directory) -> Figure:
-    loaded = load.read(directory)
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    searches = scores.search_scores(loaded.trials, loaded.study)
+    loaded, searches, table = analyzed(directory)
     return figures.by_condition(table, searches, loaded.study)
 
 
@@ -74,16 +80,13 @@ def test_rows_print_their_values(small):
 
 @pytest.mark.parametrize("score", ["fresh_examples", "best_value"])
 def test_dotted_lines_are_at_the_median_of_the_own_baseline(tmp_path, score):
-    other = BASELINE | {"name": "b40", "overrides": BASELINE["overrides"] | {"batch_size": 40}}
-    before = BEFORE | {"name": "e2_b40", "overrides": BEFORE["overrides"] | {"batch_size": 40}}
-    conditions = [BASELINE, BEFORE, other, before]
+    conditions = [BASELINE, BEFORE, setting("b40", batch_size=40)]
+    conditions.append(setting("e2_b40", "before_augmentation", 2, 50, batch_size=40))
     values = {("baseline", s, 0): [0.1] * 7 + [0.9] for s in (0, 1)}
     values |= {("b40", s, 0): [0.1] * 5 + [0.95] for s in (0, 1)}
     values |= {(name, s, 0): [0.92] for name in ("before_e2", "e2_b40") for s in (0, 1)}
     root = write_study(tmp_path / "s", conditions, values, score=score)
-    loaded = load.read(root)
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    searches = scores.search_scores(loaded.trials, loaded.study)
+    loaded, searches, table = analyzed(root)
     lines = figures.by_condition(table, searches, loaded.study).axes[0].get_lines()
     dotted = [line.get_xdata()[0] for line in lines if line.get_color() == style.QUIET]
     assert dotted == ([0.9, 0.9, 0.95, 0.95] if score == "best_value" else [800, 800, 600, 600])
@@ -112,9 +115,7 @@ def lines_x(figure):
 
 
 def test_axis_and_labels_have_the_number_format_of_the_tables(small):
-    loaded = load.read(small)
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    searches = scores.search_scores(loaded.trials, loaded.study)
+    loaded, searches, table = analyzed(small)
     columns = [name for name in table if name.startswith("fresh_examples_")]
     columns.remove("fresh_examples_count")
     table[[*columns, "ideal_fresh_examples"]] *= 1000
@@ -169,9 +170,7 @@ def test_a_choice_is_drawn_with_its_values(tmp_path):
     axis = {"field": "optimizer.name", "scale": "choice", "values": ["sgd", "adamw"]}
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=[axis])
     for number, path in enumerate(sorted(root.glob("*/*/*/hparams.json"))):
-        record = records.read_json(path)
-        record["hparams"] = {"optimizer.name": axis["values"][number % 2]}
-        records.write_json(path, record)
+        change(path, hparams={"optimizer.name": axis["values"][number % 2]})
     loaded = load.read(root)
     assert loaded.study.space[0].to_record() == axis
     figure = figures.of_study(loaded)["trials_by_hyperparameter"]

@@ -15,6 +15,8 @@ from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
     TARGET,
+    analyzed,
+    change,
     study_of,
     write_study,
 )
@@ -80,11 +82,10 @@ def test_ratio_of_two_censored_scores_is_undetermined(tmp_path):
     values |= {("before_e2", 0, k): [0.1] * 10 for k in (0, 1)}
     values |= {("baseline", 1, k): [0.1] * 10 for k in (0, 1)}
     values |= {("before_e2", 1, 0): [0.1, 0.9], ("before_e2", 1, 1): ([0.1], "diverged")}
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    base, before = tables.condition_rows(table, loaded.study)
-    assert base[2:4] == ("0/2", ">1,000 (>1,000 to >1,000)")
-    assert before[2:5] == ("1/2", ">600 (200 to >1,000)", "undetermined [<0.20, -]")
+    loaded, _, table = analyzed(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
+    base, before = tables.conditions(table, loaded.study).to_numpy().tolist()
+    assert tuple(base[2:4]) == ("0/2", ">1,000 (>1,000 to >1,000)")
+    assert tuple(before[2:5]) == ("1/2", ">600 (200 to >1,000)", "undetermined [<0.20, -]")
     assert "Some searches never reached" in " ".join(caveats.find(loaded))
 
 
@@ -121,9 +122,8 @@ def test_budget_of_a_condition_bounds_its_diverged_trials(tmp_path):
     longer = BEFORE | {"overrides": BEFORE["overrides"] | {"budget.fresh_examples": 4000}}
     values = {("baseline", s, k): [0.1, 0.9] for s in range(2) for k in (0, 1)}
     values |= {("before_e2", s, k): ([0.1], "diverged") for s in range(2) for k in (0, 1)}
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE, longer], values))
-    table = scores.condition_scores(loaded.trials, loaded.study)
-    base, row = table.to_dict("records")
+    root = write_study(tmp_path / "s", [BASELINE, longer], values)
+    base, row = analyzed(root)[2].to_dict("records")
     assert row["untuned_low"] == 4000 / base["fresh_examples_high"]
 
 
@@ -135,32 +135,28 @@ def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_p
     root = write_study(
         tmp_path / "s", [BASELINE, BEFORE], values, score="best_value", searches=3, target=NEVER
     )
-    loaded = load.read(root)
-    table = scores.condition_scores(loaded.trials, loaded.study)
+    loaded, searches, table = analyzed(root)
     row = table.to_dict("records")[1]
     assert row["searches"] == row["difference_count"] == row["untuned_count"] == 3
-    assert tables.condition_rows(table, loaded.study)[1][3] == "0.75 to 0.76 (<0.75 to >0.76)"
+    assert tables.conditions(table, loaded.study).iloc[1, 3] == "0.75 to 0.76 (<0.75 to >0.76)"
     assert tables.effect_text(row, "difference") == "+0.05 [<+0.05, >+0.05]"
-    drawn = figures.by_condition(
-        table, scores.search_scores(loaded.trials, loaded.study), loaded.study
-    )
+    drawn = figures.by_condition(table, searches, loaded.study)
     assert any("0.75 to 0.76" in text.get_text() for text in drawn.axes[0].texts)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "cost", "value"),
+    ("low", "high", "value"),
     [
-        (400, INF, ">400", ">400"),
-        (0, INF, "not known", ">0"),
-        (-0.5, INF, "not known", ">-0.5"),
-        (-0.5, -0.3, "≤-0.3", "-0.5 to -0.3"),
-        (-INF, -0.3, "≤-0.3", "≤-0.3"),
-        (-INF, INF, "not known", "not known"),
+        (0, INF, ">0"),
+        (-0.5, INF, ">-0.5"),
+        (-0.5, -0.3, "-0.5 to -0.3"),
+        (-INF, -0.3, "≤-0.3"),
+        (-INF, INF, "not known"),
     ],
 )
-def test_best_values_may_be_below_zero(low, high, cost, value):
-    assert tables.score_text(low, high, tables.value_text) == cost
-    assert tables.score_text(low, high, tables.value_text, -INF) == value
+def test_best_values_may_be_below_zero(low, high, value):
+    assert tables.score_text(0, INF, "steps") == "not known"
+    assert tables.score_text(low, high, "best_value") == value
 
 
 def test_median_of_best_values_below_zero_keeps_what_is_known(tmp_path):
@@ -169,11 +165,9 @@ def test_median_of_best_values_below_zero_keeps_what_is_known(tmp_path):
     root = write_study(
         tmp_path / "s", [BASELINE], values, score="best_value", searches=3, target=NEVER
     )
-    loaded = load.read(root)
-    table = scores.condition_scores(loaded.trials, loaded.study)
+    loaded, searches, table = analyzed(root)
     median = "-0.5 to -0.3"
-    assert tables.condition_rows(table, loaded.study)[0][3].startswith(f"{median} (")
-    searches = scores.search_scores(loaded.trials, loaded.study)
+    assert tables.conditions(table, loaded.study).iloc[0, 3].startswith(f"{median} (")
     drawn = figures.by_condition(table, searches, loaded.study)
     assert median in strings(drawn)
 
@@ -253,14 +247,15 @@ def paired_study(root, costs, **changes):
         for name, side in sides.items()
     }
     values["before_e2", 0, len(costs)] = [0.9]  # the baseline has no such trial
-    write_study(root, [BASELINE, BEFORE], values, searches=1, **changes)
-    plan = records.read_json(root / records.STUDY)
-    records.write_json(root / records.STUDY, plan | {"trials": len(costs) + 1})
-    loaded = load.read(root)
-    effects = uncertainty.paired_effects(
-        uncertainty.pairs(loaded.trials, loaded.study), loaded.study
-    )
-    return loaded, effects.to_dict("records")[0]
+    changes |= {"searches": 1, "trials": len(costs) + 1}
+    loaded = load.read(write_study(root, [BASELINE, BEFORE], values, **changes))
+    return loaded, effect_of(loaded)
+
+
+def effect_of(loaded):
+    paired = uncertainty.pairs(loaded.trials, loaded.study)
+    (effect,) = uncertainty.paired_effects(paired, loaded.study).to_dict("records")
+    return effect
 
 
 def test_pairs_keep_what_is_known_of_censored_sides(tmp_path):
@@ -359,15 +354,10 @@ def test_best_values_are_compared_by_differences(tmp_path):
     target = TARGET | {"value": 2.0}
     values = {("baseline", 0, k): [0.5] for k in range(12)}
     values |= {("before_e2", 0, k): [0.5 + 0.01 * (k - 2)] for k in range(12)}
-    root = write_study(
-        tmp_path / "s", [BASELINE, BEFORE], values, target=target, score="best_value", searches=1
+    changes = {"target": target, "score": "best_value", "searches": 1, "trials": 12}
+    effect = effect_of(
+        load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values, **changes))
     )
-    plan = records.read_json(root / records.STUDY)
-    records.write_json(root / records.STUDY, plan | {"trials": 12})
-    loaded = load.read(root)
-    (effect,) = uncertainty.paired_effects(
-        uncertainty.pairs(loaded.trials, loaded.study), loaded.study
-    ).to_dict("records")
     assert (effect["below"], effect["above"]) == (2, 9)  # a tie is dropped
     assert effect["effect_low"] == pytest.approx(0.035)
     assert (effect["low"], effect["high"]) == pytest.approx((0.0, 0.07))  # 3rd and 10th of 12
@@ -379,8 +369,7 @@ def test_seconds_of_trials_that_shared_cores_form_no_pairs(tmp_path):
     assert (effect["pairs"], effect["verdict"]) == (12, "faster")
     for numbers, left in (((0, 3), 10), (range(12), 0)):
         for number in numbers:
-            path = tmp_path / "s" / "before_e2" / "0" / str(number) / records.HPARAMS
-            records.write_json(path, records.read_json(path) | {"workers": 2})
+            change(tmp_path / "s" / f"before_e2/0/{number}" / records.HPARAMS, workers=2)
         loaded = load.read(tmp_path / "s")
         paired = uncertainty.pairs(loaded.trials, loaded.study)
         assert len(paired) == left
@@ -391,10 +380,6 @@ def test_seconds_of_trials_that_shared_cores_form_no_pairs(tmp_path):
 
 
 def test_signs_are_counted_by_search(tmp_path):
-    loaded = load.read(
-        study_of(tmp_path / "s", [BASELINE, BEFORE], lambda c: c["name"] != BASELINE["name"])
-    )
-    (effect,) = uncertainty.paired_effects(
-        uncertainty.pairs(loaded.trials, loaded.study), loaded.study
-    ).to_dict("records")
+    root = study_of(tmp_path / "s", [BASELINE, BEFORE], lambda c: c["name"] != BASELINE["name"])
+    effect = effect_of(load.read(root))
     assert (effect["searches_below"], effect["searches_above"]) == (0, 2)

@@ -1,40 +1,28 @@
 """Studies of every kind get the right figures and scores, from synthetic records."""
 
-import base64
-import html.parser
-import io
 import math
 
-import matplotlib.image
 import numpy as np
 import pytest
 
-from analysis import __main__ as analysis_main
 from analysis import figures, load, report, scores, uncertainty
-from analysis.series import varied_setting
-from runs import cli, records
+from analysis.figures.settings import varied_setting
+from runs import records
 from tests.helpers.figure_texts import assert_inside, assert_no_overlap, strings, texts
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
-    SMALL,
+    ECHO,
     TARGET,
+    analyzed,
+    change,
     config,
+    run_analysis,
     setting,
     study_of,
     write_study,
     write_trial,
 )
-
-
-def run(arguments):
-    return cli.guarded(analysis_main.main, arguments)
-
-
-def at(name, insertion, factor, buffer=0, **overrides):
-    condition = setting(name, insertion, float(factor), buffer)
-    condition["overrides"] |= overrides
-    return condition
 
 
 def auto(max_factor):
@@ -43,30 +31,35 @@ def auto(max_factor):
 
 BEFORE_E, BATCH_E = "before_augmentation", "after_batching"
 FACTOR = [
-    at(f"e{e}_b{b}", "none" if e == 1 else BEFORE_E, e, 0 if e == 1 else 50, batch_size=b)
+    setting(f"e{e}_b{b}", "none" if e == 1 else BEFORE_E, e, 0 if e == 1 else 50, batch_size=b)
     for b in (10, 40)
     for e in (1, 2, 4, 8)
 ]
-WALL_TIME = [BASELINE, *(at(f"e{e}", BEFORE_E, e, 50) for e in (2, 3, 4, 5))]
+WALL_TIME = [BASELINE, *(setting(f"e{e}", BEFORE_E, e, 50) for e in (2, 3, 4, 5))]
 BATCH_SIZE = [
-    at(f"{insertion}_b{b}", insertion, 1 if insertion == "none" else 2, batch_size=b)
+    setting(f"{insertion}_b{b}", insertion, 1 if insertion == "none" else 2, batch_size=b)
     for b in (10, 20, 80)
     for insertion in ("none", BEFORE_E, BATCH_E)
 ]
 SHUFFLE = [
     BASELINE,
-    *(at(f"before_{size}", BEFORE_E, 2, size) for size in (0, 40, 160, 640)),
-    *(at(f"batch_{size}", BATCH_E, 2, size // 10) for size in (0, 40, 160, 640)),
+    *(setting(f"before_{size}", BEFORE_E, 2, size) for size in (0, 40, 160, 640)),
+    *(setting(f"batch_{size}", BATCH_E, 2, size // 10) for size in (0, 40, 160, 640)),
 ]
-POLICY = [*WALL_TIME, *(at(f"auto{m}", BEFORE_E, 1, 50, **auto(m)) for m in (2, 4, 8))]
-DECAY = [*WALL_TIME, *(at(f"decay{e}", BEFORE_E, e, 50, **{"w.decay": 0.1}) for e in (2, 4))]
+POLICY = [*WALL_TIME, *(setting(f"auto{m}", BEFORE_E, 1, 50, **auto(m)) for m in (2, 4, 8))]
+DECAY = [*WALL_TIME, *(setting(f"decay{e}", BEFORE_E, e, 50, **{"w.decay": 0.1}) for e in (2, 4))]
 AUTO_BUFFER = [
     BASELINE,
-    *(at(f"fixed_{size}", BEFORE_E, 4, size) for size in (40, 160)),
-    *(at(f"auto_{size}", BEFORE_E, 1, size, **auto(4)) for size in (40, 160)),
+    *(setting(f"fixed_{size}", BEFORE_E, 4, size) for size in (40, 160)),
+    *(setting(f"auto_{size}", BEFORE_E, 1, size, **auto(4)) for size in (40, 160)),
 ]
-INSERTION = [BASELINE, BEFORE, at("after", "after_augmentation", 2), at("batch", BATCH_E, 2, 4)]
-CONTROLS = [BASELINE, BEFORE, at("long", "none", 1, **{"budget.fresh_examples": 2000})]
+INSERTION = [
+    BASELINE,
+    BEFORE,
+    setting("after", "after_augmentation", 2),
+    setting("batch", BATCH_E, 2, 4),
+]
+CONTROLS = [BASELINE, BEFORE, setting("long", "none", 1, **{"budget.fresh_examples": 2000})]
 
 
 @pytest.mark.parametrize(
@@ -91,14 +84,13 @@ def test_study_that_varies_a_setting_is_plotted_against_it(
 ):
     varied = varied_setting(load.read(study_of(tmp_path / "s", conditions)).study)
     assert (varied.name, varied.reference) == (name, reference)
-    points = {series.label: len(series.points) for series in varied.series}
-    assert lines.items() <= points.items()
+    assert lines.items() <= {label: len(line) for label, line in varied.lines.items()}.items()
 
 
 def test_buffer_of_batches_is_counted_in_examples(tmp_path):
     varied = varied_setting(load.read(study_of(tmp_path / "s", SHUFFLE)).study)
-    for series in varied.series:
-        assert [value for value, _ in series.points] == [0, 40, 160, 640]
+    for line in varied.lines.values():
+        assert [varied.value(condition) for condition in line] == [0, 40, 160, 640]
 
 
 @pytest.mark.parametrize("conditions", [INSERTION, CONTROLS, [BASELINE], [BEFORE]])
@@ -154,8 +146,7 @@ def test_points_are_at_the_scores(tmp_path):
     root = study_of(
         tmp_path / "s", WALL_TIME, lambda c: {1: 20}.get(c["overrides"]["echo.factor"], 8)
     )
-    loaded = load.read(root)
-    table = scores.condition_scores(loaded.trials, loaded.study)
+    loaded, _, table = analyzed(root)
     figure = figures.by_setting(table, varied_setting(loaded.study), loaded.study)
     lines = [line.get_ydata().tolist() for line in figure.axes[0].get_lines()]
     assert [2150, 950, 950, 950, 950] in lines
@@ -175,10 +166,7 @@ def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
     values = {("baseline", 0, k): [0.1] * n + [0.9] for k, n in enumerate((3, 9, 4, 30, 7))}
     values |= {("baseline", 0, 5): [0.1] * 5, ("baseline", 0, 6): ([0.1], "diverged")}
     values |= {("baseline", 0, 7): [0.1] * 9}
-    root = write_study(tmp_path / "s", [BASELINE], values)
-    plan = records.read_json(root / records.STUDY)
-    records.write_json(root / records.STUDY, plan | {"trials": 7})
-    loaded = load.read(root)
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE], values, trials=7))
     curve = uncertainty.score_by_trials(loaded.trials, loaded.study).set_index("trials")
     assert curve.index.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert set(curve["beyond"]) == {500}  # of the two that missed the target, the first end
@@ -192,11 +180,10 @@ def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
 
 
 def test_runs_with_the_same_seeds_in_one_condition_form_no_pairs(tmp_path):
-    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
     for name, seed in (("a", 0), ("b", 1), ("c", 1)):
         write_trial(tmp_path / name, [0.9], settings=config(seed={"data": 0, "model": seed}))
         if name != "c":
-            settings = config(seed={"data": 0, "model": seed}, echo=echo)
+            settings = config(seed={"data": 0, "model": seed}, echo=ECHO)
             write_trial(tmp_path / f"{name}_echoed", [0.1, 0.9], settings=settings)
     loaded = load.read(tmp_path)
     (pair,) = uncertainty.pairs(loaded.trials, loaded.study).itertuples()
@@ -204,19 +191,18 @@ def test_runs_with_the_same_seeds_in_one_condition_form_no_pairs(tmp_path):
 
 
 def test_runs_are_paired_only_with_runs_of_the_same_optimizer(tmp_path):
-    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
     linear = {"name": "linear", "horizon_fresh_examples": 500}
     for number, (base, echoed) in enumerate(
         [
             ({"learning_rate": 0.1}, {"learning_rate": 0.1}),
-            ({"learning_rate": 0.2}, {"learning_rate": 0.2}),  # the same seeds again
+            ({"learning_rate": 0.2}, {"learning_rate": 0.2}),
             ({"learning_rate": 0.3}, {"learning_rate": 0.4}),
             ({"name": "adamw", "beta2": 0.9}, {"name": "nesterov", "beta2": 0.9}),
             ({"schedule": linear}, {"schedule": linear | {"horizon_fresh_examples": 0}}),
         ]
     ):
         write_trial(tmp_path / f"{number}", [0.9], settings=config(optimizer=base))
-        settings = config(optimizer=echoed, echo=echo)
+        settings = config(optimizer=echoed, echo=ECHO)
         write_trial(tmp_path / f"{number}_echoed", [0.1, 0.9], settings=settings)
     loaded = load.read(tmp_path)
     paired = uncertainty.pairs(loaded.trials, loaded.study)
@@ -235,8 +221,7 @@ def test_study_of_final_quality_scores_best_values(tmp_path, mode, best):
     root = write_study(
         tmp_path / "s", [BASELINE, BEFORE], values, target=target, score="best_value", searches=1
     )
-    loaded = load.read(root)
-    table = scores.condition_scores(loaded.trials, loaded.study)
+    loaded, _, table = analyzed(root)
     assert table["best_value_low"].tolist() == [best, 0.9 if mode == "above" else 0.2]
     assert table["difference_low"].tolist() == pytest.approx([0, 0.1 if mode == "above" else -0.1])
     assert scores.best_trials(loaded.trials, loaded.study)["trial"].tolist() == [1, 0]
@@ -249,42 +234,9 @@ def test_study_of_final_quality_scores_best_values(tmp_path, mode, best):
 def test_study_of_seconds_scores_the_fastest_trial(tmp_path):
     values = {("baseline", 0, 0): [0.1, 0.9], ("baseline", 0, 1): [0.1, 0.1, 0.9]}
     root = write_study(tmp_path / "s", [BASELINE], values, score="seconds")
-    result = root / "baseline" / "0" / "1" / "result.json"
-    records.write_json(result, records.read_json(result) | {"seconds_to_target": 1.0})
-    loaded = load.read(root)
-    (row,) = scores.condition_scores(loaded.trials, loaded.study).itertuples()
+    change(root / "baseline" / "0" / "1" / "result.json", seconds_to_target=1.0)
+    (row,) = analyzed(root)[2].itertuples()
     assert (row.seconds_low, row.fresh_examples_low) == (1.0, 300)
-
-
-class _Images(html.parser.HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.sources, self.others = [], []
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        if tag == "img":
-            self.sources.append(given["src"])
-        elif {"src", "href"} & given.keys():
-            self.others.append(tag)
-
-
-@pytest.mark.long
-def test_html_report_is_self_contained(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "FORMATS", {"png": report.FORMATS["png"]})
-    conditions = [BASELINE, BEFORE | {"label": "<b>bold</b> | e"}]
-    root = write_study(tmp_path / "s", conditions, SMALL)
-    drawn = report.write(load.read(root), tmp_path / "out", root)
-    text = (tmp_path / "out" / "report.html").read_text()
-    page = _Images()
-    page.feed(text)
-    assert len(page.sources) == len(drawn)
-    assert page.others == []
-    assert "&lt;b&gt;bold&lt;/b&gt; | e" in text
-    for source, name in zip(page.sources, drawn, strict=True):
-        content = base64.b64decode(source.removeprefix("data:image/png;base64,"))
-        assert content == (tmp_path / "out" / f"{name}.png").read_bytes()
-        assert matplotlib.image.imread(io.BytesIO(content)).shape[1] == 1300  # 6.5 in, 200 dpi
 
 
 @pytest.mark.long
@@ -295,4 +247,4 @@ def test_a_trial_without_hyperparameters_is_analyzed(hparams, tmp_path):
     (root / "baseline" / "0" / "0").mkdir(parents=True)
     if hparams:
         records.write_json(root / "baseline" / "0" / "0" / records.HPARAMS, {"hparams": hparams})
-    assert run([str(root)]) == 0
+    assert run_analysis(root) == 0

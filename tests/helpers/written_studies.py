@@ -1,24 +1,29 @@
 """Writes the records of studies and runs by hand, for the tests of the analysis."""
 
 import copy
+import itertools
 
-from runs import records
+from analysis import load, scores
+from analysis.__main__ import main
+from runs import cli, records
 from runs.study import Axis, flat
 
 TARGET = {"metric": "accuracy", "value": 0.9, "mode": "above"}
 EVERY = 100  # fresh examples between evaluations
+_CLOCK = itertools.count()  # no two runs have the same clocks
 
 
-def setting(name, insertion="none", factor=1.0, buffer=0):
-    label = (
-        "no echoing" if insertion == "none" else f"{insertion.replace('_', ' ')}, e = {factor:g}"
-    )
-    overrides = {"echo.insertion": insertion, "echo.factor": factor, "echo.shuffle_buffer": buffer}
+def setting(name, insertion="none", factor=1.0, buffer=0, **overrides):
+    kind = insertion.replace("_", " ")
+    label = "no echoing" if insertion == "none" else f"{kind}, e = {factor:g}"
+    overrides["echo.insertion"], overrides["echo.factor"] = insertion, float(factor)
+    overrides["echo.shuffle_buffer"] = buffer
     return {"name": name, "label": label, "overrides": overrides}
 
 
 BASELINE = setting("baseline")
 BEFORE = setting("before_e2", "before_augmentation", 2.0, 50)
+ECHO = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}  # of a single run
 
 
 def config(**changes):
@@ -47,6 +52,11 @@ def with_values(settings, values):
     return settings
 
 
+def change(path, **fields):
+    """Writes a record again with other fields."""
+    records.write_json(path, records.read_json(path) | fields)
+
+
 def write_trial(directory, values, status=None, factor=1.0, target=TARGET, settings=None, **origin):
     """A trial that reports `values` of the metric, one per EVERY fresh examples, in batches of 10.
 
@@ -55,49 +65,30 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
     directory.mkdir(parents=True)
     goal = records.Target(**target)
     writer, score, best = records.LinesWriter(directory / records.METRICS), None, (None, None)
+    at = {"step": 0, "fresh_examples": 0, "train_seconds": 0.0}
     for number, value in enumerate(values, start=1):
         fresh = number * EVERY
-        at = {
-            "step": int(fresh * factor / 10),
-            "fresh_examples": fresh,
-            "train_seconds": fresh / 50,
-        }
-        writer.write(at | {"split": "train", "loss": 1.0})
+        steps = int(fresh * factor / 10)
+        at = {"step": steps, "fresh_examples": fresh, "train_seconds": fresh / 50}
+        writer.write(at | {"split": "train", "loss": 1.0, "wall_seconds": next(_CLOCK)})
         writer.write(at | {"split": "validation", goal.metric: value})
         if score is None and goal.reached(value):
             score = at
         if goal.better(value, best[0]):
             best = (value, fresh)
     writer.close()
-    hardware = origin.pop("hardware", {"device_kind": "cpu", "devices": 1})
-    records.write_json(
-        directory / records.CONFIG,
-        {
-            "schema_version": records.SCHEMA_VERSION,
-            "config": settings or config(),
-            "hardware": hardware,
-            **origin,
-        },
-    )
+    origin = {"hardware": {"device_kind": "cpu", "devices": 1}} | origin
+    snapshot = {"schema_version": records.SCHEMA_VERSION, "config": settings or config(), **origin}
+    records.write_json(directory / records.CONFIG, snapshot)
     if status == "unfinished":
         return
-    last = len(values) * EVERY
-    records.write_json(
-        directory / records.RESULT,
-        {
-            "status": status or ("exhausted" if score is None else "reached"),
-            "target": target,
-            "fresh_examples_to_target": score and score["fresh_examples"],
-            "steps_to_target": score and score["step"],
-            "seconds_to_target": score and score["train_seconds"],
-            "best": {"metric": goal.metric, "value": best[0], "fresh_examples": best[1]},
-            "step": int(last * factor / 10),
-            "fresh_examples": last,
-            "train_seconds": last / 50,
-            "wall_seconds": last / 40,
-            "input_wait_fraction": 0.0,
-        },
-    )
+    status = status or ("exhausted" if score is None else "reached")
+    best = {"metric": goal.metric, "value": best[0], "fresh_examples": best[1]}
+    position = at | {"wall_seconds": 1.0, "input_wait_fraction": 0.0}
+    result = records.run_result(status, goal, position, best, None)
+    names = {"fresh_examples": "fresh_examples", "steps": "step", "seconds": "train_seconds"}
+    result |= {f"{name}_to_target": score and score[key] for name, key in names.items()}
+    records.write_json(directory / records.RESULT, result)
 
 
 def write_study(root, conditions, outcomes, **changes):
@@ -112,7 +103,7 @@ def write_study(root, conditions, outcomes, **changes):
         "target": TARGET,
         "budget_fresh_examples": 1000,
         "dataset": {"name": "digits", "train_examples": 1437, "notes": []},
-        "baseline": "baseline",
+        "baseline": conditions[0]["name"],
         "conditions": conditions,
         "search_space": [
             {"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 1.0}
@@ -128,24 +119,19 @@ def write_study(root, conditions, outcomes, **changes):
     plan |= changes
     records.write_json(root / records.STUDY, plan)
     overrides = {c["name"]: c["overrides"] for c in conditions}
-    target = changes.get("target", TARGET)
     for (condition, search, trial), outcome in outcomes.items():
         values, status = outcome if isinstance(outcome, tuple) else (outcome, None)
         place = records.TrialPath(condition, search, trial)
-        directory = place.under(root)
         hparams = {"optimizer.learning_rate": 0.01 * (trial + 1)}
         for axis in map(Axis.from_record, plan["search_space"]):
             if axis.field in hparams and not axis.draws(hparams[axis.field]):
                 hparams[axis.field] = axis.extremes()[-1]
         fields = flat(plan["resolved_config"]) | overrides[condition] | hparams
         settings = config(seed={"data": search, "model": 100 * search + trial})
-        settings = with_values(settings, fields)
-        factor = overrides[condition]["echo.factor"]
-        write_trial(directory, values, status, factor, target, settings)
-        records.write_json(
-            directory / records.HPARAMS,
-            {"condition": condition, "search": search, "trial": trial, "hparams": hparams},
-        )
+        factor, settings = overrides[condition]["echo.factor"], with_values(settings, fields)
+        write_trial(place.under(root), values, status, factor, plan["target"], settings)
+        placed = {"condition": condition, "search": search, "trial": trial, "hparams": hparams}
+        records.write_json(place.under(root) / records.HPARAMS, placed)
     return root
 
 
@@ -173,8 +159,16 @@ def study_of(root, conditions, needed=lambda condition: 4, searches=2, trials=3,
         for search in range(searches)
         for trial in range(trials)
     }
-    changes = {"baseline": conditions[0]["name"]} | changes
-    write_study(root, conditions, values, searches=searches, **changes)
-    plan = records.read_json(root / records.STUDY)
-    records.write_json(root / records.STUDY, plan | {"trials": trials})
-    return root
+    return write_study(root, conditions, values, searches=searches, trials=trials, **changes)
+
+
+def analyzed(directories, target=None):
+    """What was loaded, its searches, and the rows of its conditions."""
+    loaded = load.read(directories, target)
+    searches = scores.search_scores(loaded.trials, loaded.study)
+    return loaded, searches, scores.condition_scores(loaded.trials, loaded.study)
+
+
+def run_analysis(*arguments):
+    """The exit code of `python -m analysis`, in this process."""
+    return cli.guarded(main, list(map(str, arguments)))
