@@ -10,7 +10,6 @@ from runs.cli import InputError
 from runs.study import (
     ECHO_SETTINGS,
     INSERTIONS,
-    MAX_LABEL,
     Condition,
     Study,
     flat,
@@ -65,7 +64,7 @@ def study_of(
     budgets = {nested(config, "budget.fresh_examples") for config in configs.values()}
     origin = {"target": dataclasses.asdict(goal), "workload": first["config"].get("workload")}
     study = Study(
-        name=plain(name, MAX_LABEL),
+        name=plain(name, 200),
         conditions=tuple(sorted({c.name: c for c in conditions.values()}.values(), key=_order)),
         target=goal,
         budget=budgets.pop() if len(budgets) == 1 else None,
@@ -96,7 +95,7 @@ def _condition(config: Mapping[str, Any], differing: list[str]) -> Condition:
     if said.get(_SPACED_EPOCHS) == 1:
         del said[_SPACED_EPOCHS]
     label = ", ".join([condition.label, *(plain(setting_label(*item)) for item in said.items())])
-    return dataclasses.replace(condition, name=label, label=plain(label, MAX_LABEL))
+    return dataclasses.replace(condition, name=label, label=plain(label, 200))
 
 
 def _target(
