@@ -54,8 +54,13 @@ class _Table:
         records = []
         for row in self.rows[list(rows)].to_pylist():
             record = {field: row[name] for field, name in self.columns.items()}
-            if isinstance(record.get("image"), dict):
-                record["image"] = record["image"]["bytes"]
+            if isinstance(image := record.get("image"), dict):
+                if image["bytes"] is None:
+                    raise ValueError(
+                        f"its image has no bytes, but the path {image['path']!r}; write the data "
+                        "with save_to_disk, which stores the bytes"
+                    )
+                record["image"] = image["bytes"]
             if "objects" in record:
                 record["objects"] = _objects(record["objects"], record["image"])
             records.append(record)
@@ -67,10 +72,20 @@ class _Table:
         return Records(order, self.read, lambda row: f"{self.shown}, row {row}")
 
     def labels(self) -> set[int]:
-        """The labels that occur; a test split may have none, as null or -1."""
+        """The labels that occur; a test split may have none, as null or -1.
+
+        Raises:
+            SourceError: the boxes are not in pixels.
+        """
         (field,) = {"label", "objects"} & set(self.columns)
         values = self.rows[:][self.columns[field]].to_pylist()
         if field == "objects":
+            numbers = [x for value in values for box in _lists(value)["bbox"] for x in box or ()]
+            if max(filter(None, numbers), default=2) <= 1:
+                raise SourceError(
+                    f"no box of {self.shown} is larger than a pixel, as if they were shares of the "
+                    "image; give x, y, width, and height in pixels"
+                )
             values = [label for value in values for label in _lists(value)["category"]]
         return {label for label in values if label not in (None, -1)}
 
@@ -131,6 +146,9 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
     paths, saved = [tree.local(name) for name in names], None
     try:
         if names[0].endswith(".parquet"):
+            pairs = zip(names, paths, strict=True)  # `datasets` fails on files without rows
+            filled = {name: path for name, path in pairs if pq.read_metadata(path).num_rows}
+            names, paths = list(filled or names), list(filled.values()) or paths
             schemas = [pq.read_schema(path) for path in paths]
         else:
             saved = datasets.load_from_disk(str(paths[0].parent))
@@ -238,10 +256,14 @@ def _check_same_classes(
 
 def _lists(objects: Any) -> dict[str, list[Any]]:
     """COCO's fields of each object, None if unknown, from a dict of lists or a list of dicts."""
-    names = ("bbox", "category", "area", "is_crowd")
+    names = ("bbox", "category", "area", "is_crowd", "iscrowd")
     if not isinstance(objects, dict):
-        return {name: [item.get(name) for item in objects or ()] for name in names}
-    return {name: objects.get(name) or [None] * len(objects["bbox"] or ()) for name in names}
+        lists = {name: [item.get(name) for item in objects or ()] for name in names}
+    else:
+        unknown = [None] * len(objects["bbox"] or ())
+        lists = {name: objects.get(name) or unknown for name in names}
+    crowds = zip(lists["is_crowd"], lists.pop("iscrowd"), strict=True)  # COCO's own name
+    return lists | {"is_crowd": [one or other for one, other in crowds]}
 
 
 def _objects(given: Any, image: bytes) -> dict[str, np.ndarray]:

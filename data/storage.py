@@ -21,6 +21,10 @@ from runs import cli, records
 _THREADS = 16  # that wait for files
 _LFS_POINTER = b"version https://git-lfs"
 
+# Directories of operating systems and storage servers, which hold copies and thumbnails of files.
+_OF_SYSTEMS = {"@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information"}
+_OF_SYSTEMS |= {"lost+found", "__macosx"}
+
 
 def is_url(path: str) -> bool:
     return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path))
@@ -33,7 +37,7 @@ class Tree:
     Attributes:
         root: the directory, as a path or URL without a slash at its end.
         names: of all files, relative to `root`, sorted. Files and directories whose names start
-            with a dot are left out.
+            with a dot, and those of systems, are left out.
         cache_dir: where copies of a bucket's files, and what is computed from files, is kept; ''
             keeps it in .cache in `root`.
         bucket_sizes: bytes of each file in a bucket.
@@ -182,13 +186,25 @@ def tree(path: str, cache_dir: str = "") -> Tree:
     else:
         files = []
         for directory, subdirectories, names in os.walk(path, followlinks=True):
-            subdirectories[:] = [name for name in subdirectories if name[0] != "."]
+            subdirectories[:] = sorted(filter(_is_users, subdirectories))
+            for name in subdirectories:
+                link = os.path.abspath(os.path.join(directory, name))
+                above = map(os.path.realpath, pathlib.Path(link).parents)
+                if os.path.islink(link) and (target := os.path.realpath(link)) in above:
+                    raise SourceError(
+                        f"{link} is a link to {target}, which contains it, so the files there "
+                        "would be found again and again; remove it"
+                    )
             start = os.path.relpath(directory, path).replace(os.sep, "/")
-            files += [os.path.normpath(f"{start}/{name}") for name in names if name[0] != "."]
+            files += [os.path.normpath(f"{start}/{name}") for name in names if _is_users(name)]
         found = Tree(path, sorted(files), cache_dir)
     if not found.names:
         raise SourceError(f"there is no file or directory {path}; correct the path")
     return found
+
+
+def _is_users(name: str) -> bool:
+    return name[0] != "." and name.lower() not in _OF_SYSTEMS
 
 
 def _remote_tree(url: str, cache_dir: str) -> Tree:
@@ -203,5 +219,5 @@ def _remote_tree(url: str, cache_dir: str) -> Tree:
     if is_file:
         url, root = url.rpartition("/")[0], root.rpartition("/")[0]
     sizes = {path.removeprefix(root).lstrip("/"): int(i["size"]) for path, i in infos.items()}
-    names = [n for n in sorted(sizes) if "/." not in f"/{n}" and not n.endswith("/")]
+    names = [n for n in sorted(sizes) if all(part and _is_users(part) for part in n.split("/"))]
     return Tree(url, names, cache_dir, sizes, is_file)

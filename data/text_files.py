@@ -26,6 +26,7 @@ from data.storage import Tree
 _JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".txt", *_JSON_LINES)
 _EXTRA_COMMA = re.compile(rb",\s*[]}]?\s*$")
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".arrow", ".feather")
 
 
@@ -35,6 +36,11 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     Raises:
         SourceError: there is no text.
     """
+    if packed := [name for name in tree.names if name.lower().endswith(_PACKED)]:
+        raise SourceError(
+            f"{tree.path(packed[0])} is compressed; unpack it (gunzip, bunzip2, unxz, unzstd, or "
+            "unzip), or move it away"
+        )
     names = [n for n in tree.names if tree.is_file or n.lower().endswith(SUFFIXES)]
     if not names or names[0].lower().endswith(_TABLES):
         raise SourceError(

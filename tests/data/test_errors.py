@@ -43,6 +43,12 @@ def pictures(root):
     tfds_data.write(root, "own", features, {"train": tfds_data.pictures(range(4))})
 
 
+def linked(root):
+    files_at(root, "a/1.png", "b/2.png")
+    (root / "a" / "x").symlink_to("../b")
+    (root / "b" / "y").symlink_to("../a")
+
+
 PNG = tfds_data.png(1)
 TWO = images("a/1.png", "b/2.png")
 
@@ -54,6 +60,8 @@ SOURCES = [
     (TWO, "folder:.?", "folder:.?"),
     (images("a/1.png", "a/2.png"), "folder:.", "1 classes"),
     (images("1.png", "2.png"), "folder:.", "0 classes"),
+    (linked, "folder:.", "a/x/y"),
+    (images("a.txt", "b.jsonl.gz"), "files:.", "b.jsonl.gz"),
     (images("Val/a/1.png", "test/b/2.png"), "folder:.", "Val"),
     (images("seg_train/a/1.png", "seg_test/a/2.png"), "folder:.", "seg_test"),
     (images("a/1.png", "b/2.png", "cat/3.heic"), "folder:.", "cat"),
@@ -91,7 +99,9 @@ OF_HUGGING_FACE = [
     (table(image=[PNG], label=[[0, 2]]), "hf:.", "label"),
     (table(image=[PNG], objects=[[1, 2]]), "hf:.", "objects"),
     (table(image=[PNG], objects=[[{"bbox": [0.0] * 4}]]), "hf:.", "objects"),
+    (table(image=[PNG], objects=[[{"bbox": [0.5] * 4, "category": 0}]]), "hf:.", "pixel"),
     (table(image=[PNG], label=[1]), "hf:.?label=who", "who"),
+    (table(image=[{"bytes": None, "path": "1.png"}], label=[1]), "hf:.", "1.png"),
     (file("a.parquet", b"PAR1"), "hf:.", "a.parquet"),
     (images("a/1.png"), "hf:.", "Parquet"),
 ]

@@ -194,8 +194,9 @@ def files_at(root, *places):
 @pytest.mark.parametrize(
     ("places", "classes", "expected"),
     [
-        (  # images may lie deeper; hidden ones, and those of no class, are left out
-            "train/b/x/1.png train/a/2.png val/b/3.PNG val/.x/4.png test/5.png train/t.txt 6.png",
+        (  # images may lie deeper; those of no class, hidden ones, and a system's are left out
+            "train/b/x/1.png train/a/2.png val/b/3.PNG val/.x/4.png test/5.png train/t.txt 6.png "
+            "train/a/@eaDir/2.png/3.png train/lost+found/1.png",
             "a b",
             {"train": {"train/b/x/1.png": 1, "train/a/2.png": 0}, "validation": {"val/b/3.PNG": 1}},
         ),
@@ -411,15 +412,18 @@ def test_a_test_split_may_have_no_labels_and_no_other_ones(kind, datasets, tmp_p
 def test_objects_without_an_area_have_that_of_their_box(areas, datasets, tmp_path):
     boxes = [[2.0, 1.0, 4.0, 2.0], [0.0, 0.0, 8.0, 8.0]]
     objects = {"bbox": boxes, "category": [1, 0], "area": areas, "is_crowd": None}
+    objects |= {"iscrowd": [0, 1]}
     kind = {"bbox": pa.list_(pa.list_(pa.float32())), "category": pa.list_(pa.int64())}
     kind |= {"area": pa.list_(pa.float32()), "is_crowd": pa.list_(pa.bool_())}
+    kind |= {"iscrowd": pa.list_(pa.int64())}
     images = path_data.images_table(range(1)).column("image")
     table = pa.table({"image": images, "objects": pa.array([objects], pa.struct(kind))})
     path_data.write_parquet(tmp_path / "boxes.parquet", table)
+    path_data.write_parquet(tmp_path / "a.parquet", table.slice(0, 0))  # no rows
     source, info = splits.open_source(f"hf:{tmp_path}", "train")
     decoded = workloads.make(coco.get_config("mini"), info).decode([source[0]])
     assert decoded["area"][0, :2].tolist() == [8, 9 if areas else 64]
-    assert not decoded["crowd"].any()
+    assert decoded["crowd"][0, :2].tolist() == [False, True]
 
 
 # --- runs
