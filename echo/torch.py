@@ -36,12 +36,14 @@ def _copied(item: Any) -> Any:
         return {key: _copied(value) for key, value in item.items()}
     if type(item) in (list, tuple):
         return type(item)(map(_copied, item))
-    if hasattr(item, "_fields"):  # a named tuple
-        return type(item)(*map(_copied, item))
+    if hasattr(item, "_make") and not getattr(item, "__dict__", None):  # a plain named tuple
+        return type(item)._make(map(_copied, item))
     plain = type(item) is torch.Tensor and item.layout is torch.strided and not item.is_quantized
     if not plain or not item.is_leaf or item.grad is not None:  # deepcopy has rules for these
         return copy.deepcopy(item)
     pinned = torch.cuda.is_initialized() and item.is_pinned()
+    if not pinned and item.untyped_storage().nbytes() <= item.nbytes:  # such as an expanded one
+        return copy.deepcopy(item)
     made = torch.empty_like(item, requires_grad=False, pin_memory=pinned).copy_(item.detach())
     return made.requires_grad_(item.requires_grad)
 

@@ -87,6 +87,21 @@ def test_a_tensor_is_found_in_dicts_lists_and_tuples():
         assert memory_of(copy) == nbytes({"x": copy}) == 256
 
 
+class Twice(Pair):
+    """A named tuple that is made of one value, and may have attributes."""
+
+    def __new__(cls, value):
+        return super().__new__(cls, value, value)
+
+
+def test_copies_of_named_tuples_keep_their_type_and_attributes():
+    made = copied(Twice(3))
+    assert (type(made), made) == (Twice, (3, 3))
+    marked = Pair.__new__(type("Marked", (Pair,), {}), 1, 2)
+    marked.note = "kept"
+    assert copied(marked).note == "kept"
+
+
 def test_copies_keep_what_a_tensor_is():
     row = big_data()[3]
     assert not copied(row).requires_grad
