@@ -88,10 +88,9 @@ class Repeats:
         """The fresh items, at most `size`, without which the next batch uses up too many copies.
 
         If fresh items are so slow that all copies are emitted, each item would be used up as soon
-        as it comes, few would be stored, and copies would follow each other closely. So the items
-        so far, less a reserve, must have copies for every batch so far and the next one. The
-        reserve is half a batch and an eighth of the items so far, at most half the store: if each
-        has half of its copies left, these items fill the store.
+        as it comes, and its copies would follow each other closely. So the items so far, less a
+        reserve, must have copies for every batch so far and the next one. The reserve is half a
+        batch and an eighth of the items so far, at most half the store.
 
         Copies of evicted items count as left, so after fast input, which evicts many, the whole
         store bridges a stall without a reserve. Only if the store runs out, and as many items as it

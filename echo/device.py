@@ -35,22 +35,17 @@ class DeviceStore:
 
     Args:
         item: an item as it is sent: nested mappings, lists, and tuples of anything with a shape and
-            a dtype. Mappings become dicts, as in the plans of the stage. Unless JAX's
-            `jax_enable_x64` is set, 64-bit leaves are stored in 32 bits: floats are rounded, and
-            integers must fit.
+            a dtype. Mappings become dicts. Unless `jax_enable_x64` is set, 64-bit leaves are stored
+            in 32 bits: floats are rounded, and integers must fit.
         capacity: items per stream (`EchoIterDataset.store_rows`).
         round_size: new items in each round (`EchoIterDataset.round_size`).
         streams: the number of streams, whose plans `gather_plan.joined` concatenates; a multiple of
             the devices that this process has along the mesh axis `data`.
-        mesh: None uses one device. With several processes each process stores the items of its own
-            streams, and the batches are global.
+        mesh: None uses one device. Each process stores the items of its own streams; the batches
+            are global.
         batches: whether an item is itself a batch, with examples along a first axis.
         enter: applied on the device to new items before they are stored. It must be hashable; equal
             functions share compiled programs.
-
-    Raises:
-        ValueError: a count or a mesh that is not allowed.
-        TypeError: an item has a leaf of a dtype that JAX does not have.
 
     Attributes:
         bytes_sent: bytes sent from this process's host to its devices so far, including indices and

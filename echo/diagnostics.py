@@ -54,9 +54,8 @@ class CopyDiagnostics:
             repeated_in_batch: share of the rows that repeat an earlier row of their own batch.
             unique_fraction: distinct items / rows, over the window.
             copy_distance_mean, copy_distance_p95: mean and 95th percentile of the distance from
-                each of those repeated rows to the previous copy of its item, in examples. This is
-                the unit of the paper's shuffle buffer: a buffer of S examples has a mean of S.
-                Divide by the batch size for steps. Missing if nothing is repeated.
+                each of those repeated rows to the previous copy of its item, in examples (a shuffle
+                buffer of S examples has a mean of S). Missing if nothing is repeated.
         """
         distances, in_batch, in_window, outputs = [], 0, 0, 0
         for stream in self._streams:

@@ -77,12 +77,10 @@ class EchoIterable(Iterable[T]):
         torch.register(EchoIterable)
 
     def __repr__(self) -> str:
-        kind, schedule = type(self._parent.iterable).__name__, self._schedule
-        pass_ = f", {self._newest}" if self._newest else ""
-        return (
-            f"echo_iterable({kind}, factor={schedule.factor}, "
-            f"shuffle_buffer={schedule.shuffle_buffer}, seed={schedule.seed}{pass_})"
-        )
+        source, order = type(self._parent.iterable).__name__, self._schedule
+        settings = f"factor={order.factor}, shuffle_buffer={order.shuffle_buffer}"
+        place = f" at {self._newest}" if self._newest else ""
+        return f"echo_iterable({source}, {settings}, seed={order.seed}){place}"
 
     def __iter__(self) -> "EchoIterator[T]":
         torch.check_worker(self._parent.iterable)
@@ -191,8 +189,8 @@ class EchoIterator(Iterator[T]):
         self._pass = EchoPass(SequentialReader(source), order, ItemStore)
 
     def __repr__(self) -> str:
-        position = self._pass.get_state()["position"]
-        return f"epoch {self.epoch}, {self.fresh_examples} items read, {position} emitted"
+        position = self._pass.order.get_state()["position"]
+        return f"EchoIterator(epoch={self.epoch}, position={position})"
 
     def __next__(self) -> T:
         with self._pass.lock:

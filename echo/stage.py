@@ -120,8 +120,8 @@ class EchoIterDataset(_EchoStage):
 
     The parent produces each fresh item once. A MapDataset is read ahead on threads, an IterDataset
     when an item is required (append Grain's own prefetch to it). Copies share no memory with each
-    other or with the parent's items; an IterDataset may even reuse the memory of its last item. The
-    state is small: a position and the stage's settings (and an IterDataset's own state).
+    other or with the parent's items. The state is a position and the stage's settings (and an
+    IterDataset's own state).
 
     Args:
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
@@ -129,20 +129,19 @@ class EchoIterDataset(_EchoStage):
             decimal, so give 4/3 as "4/3" or fractions.Fraction(4, 3).
         shuffle_buffer: slots of the streaming shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
-        batch_size: gathers batches of this many examples directly from the store, which is many
-            times faster than batching afterwards. It requires items of one shape. Mappings of any
-            kind become dicts. None emits items one by one.
+        batch_size: gathers batches of this many examples, of one shape, directly from the store,
+            many times faster than batching afterwards. Mappings of any kind become dicts. None
+            emits items one by one.
         drop_remainder: with `batch_size`, whether to drop a last batch with fewer examples.
         annotate: whether to emit `Echoed` tuples, which add item and copy numbers and the count of
             fresh items.
         read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or one
-            item per thread, of items as large as the largest so far; items already requested when
-            larger ones come may exceed that). Without threads the caller's thread reads, in chunks
-            of up to 1,024 items or 2 MiB, which is best for a parent that runs Python code over
-            data in memory.
+            item per thread, by the largest items so far). Without threads the caller's thread
+            reads, in chunks of up to 1,024 items or 2 MiB, which is best for a parent that runs
+            Python code over data in memory.
         placement: "host" stores items in host memory and emits them. "device" emits a `GatherPlan`
-            in place of each output. An `echo.device.DeviceStore` applies it, so that each item is
-            sent to the accelerator once. It requires items of one shape.
+            for each output, of items of one shape: an `echo.device.DeviceStore` applies it, so that
+            each item is sent to the accelerator once.
 
     Raises:
         EchoSpecError: an argument that is not allowed.
@@ -182,12 +181,11 @@ class OpportunisticIterDataset(_EchoStage):
     This is the stage of `echo.policy=auto`.
 
     Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
-    the rest, up to `max_factor` copies of each. Items of recent batches, one fewer than the buffer
-    has room for, come after all others, latest last, so that copies are spread. A batch contains no
-    item twice: if the stored items do not suffice, it waits for more fresh ones. If the input is so
-    slow that all copies are emitted, batches wait a little earlier, for a reserve of up to half the
-    buffer: otherwise each item would be used up as soon as it comes, and its copies would follow
-    each other closely. With fast input the output is exactly the parent in batches.
+    the rest, up to `max_factor` copies of each. Items of recent batches come after all others,
+    latest last, so that copies are spread. A batch contains no item twice: if the stored items do
+    not suffice, it waits for more fresh ones. If the input is so slow that all copies are emitted,
+    batches wait a little earlier, for a reserve of up to half the buffer. With fast input the
+    output is exactly the parent in batches.
 
     The stream ends when less than a batch of fresh items is left. Do not put a prefetch thread
     after it: it would request, and so decide, a batch before it is required.
@@ -195,9 +193,8 @@ class OpportunisticIterDataset(_EchoStage):
     Args:
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
         max_factor: the maximum number of copies of an item; 1 repeats nothing.
-        shuffle_buffer: the number of items stored for repeating. The most repeated one leaves
-            first, with ties broken by age, oldest first. It should be at least `batch_size`: a
-            batch repeats at most as many items as are stored, and waits for the rest.
+        shuffle_buffer: the number of items stored for repeating, best at least `batch_size`. The
+            most repeated one leaves first, the oldest of several.
         batch_size: examples per batch, of one shape; None emits items one by one.
         seed: seeds the choice between items of equal rank.
         annotate: whether to emit `Echoed` tuples. The number of rows whose copy is 0 is the batch's
@@ -207,15 +204,13 @@ class OpportunisticIterDataset(_EchoStage):
             0 or less if it is required now. None: it is always required at once.
         limit: returns the maximum number of fresh items to emit up to and including the next batch,
             so that one of several streams does not run ahead. A batch exceeds it only if stored
-            items do not suffice, not for the reserve. None: no limit.
+            items do not suffice. None: no limit.
         waited: called after each wait for fresh items, with its seconds.
         decisions: the number of fresh items in each batch of an earlier run. The stream repeats
             that run and ends with it.
-        earlier: called with the number of a batch, from 0, returns its decision (from 0 to the size
-            of a batch) if it was emitted before an interruption, and None if it is to be decided
-            now.
-        placement: "host" or "device", the memory that stores items. With "device" the stage emits a
-            `GatherPlan` for each batch, as `EchoIterDataset` does.
+        earlier: called with the number of a batch, from 0, returns its decision if it was emitted
+            before an interruption, and None if it is to be decided now.
+        placement: "host", or "device" to emit a `GatherPlan` for each batch.
 
     Raises:
         EchoSpecError: a setting that is not allowed.
@@ -312,10 +307,9 @@ class _EchoIterator(grain.DatasetIterator):
         """Continues from `state`.
 
         Raises:
-            ValueError: the state is of a stage with another factor, buffer or seed, or over another
-                kind of parent, or its position is beyond the parent's end. This iterator remains at
-                its position. Other data of sufficient length is not detected, and another batch
-                size only by an `OpportunisticIterDataset`.
+            ValueError: the state is of other settings or another kind of parent, or beyond the
+                parent's end. This iterator remains at its position. Other data of sufficient length
+                is not detected, and another batch size only by an `OpportunisticIterDataset`.
         """
         self._pass.set_state(state)
 

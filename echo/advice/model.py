@@ -119,8 +119,7 @@ class Timing:
         Run concurrently, the same work takes more CPU time (caches, memory, hardware threads of one
         core), and threads that share a task wait for each other. Both losses are subtracted from
         the cores: CPU time beyond what the work takes alone, and time that the two sides would use,
-        each at its own pace, but do not get. Unlike a ratio, a difference leaves idle cores as they
-        are, however noisy the measurement is.
+        but do not get. Unlike a ratio, a difference leaves idle cores as they are.
 
         Args:
             used: processor seconds per second while all stages and the step run at full speed.

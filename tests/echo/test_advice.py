@@ -131,12 +131,8 @@ HERE, DEVICE = stage("step", 1e-3, cpu=2e-3), stage("step", 1e-3)
         (HASHING, HERE, 2.0, 2.0, 2.0),  # nothing is lost
         (HASHING, HERE, 2.0, 1.6, 1.6),  # CPU time is worth less
         (HASHING, HERE, 1.6, 1.6, 1.6),  # threads wait for each other
-        (HASHING, HERE, 2.0, 2.3, 2.0),  # the machine has become faster
-        (HASHING, HERE, 3.0, 1.5, 1.5),  # and gives more cores than were counted
-        (HASHING, DEVICE, 2.0, 1.5, 1.5),
+        (HASHING, HERE, 3.0, 1.5, 1.5),  # more cores than were counted
         (dataclasses.replace(HASHING, limit=2e-3), DEVICE, 1.5, 1.5, 2.0),  # idle: a limit
-        (LIMITED, HERE, 2.0, 1.9, 1.9),
-        (LIMITED, DEVICE, 0.01, 0.01, 2.0),
         (LIMITED, DEVICE, 0.04, 0.01, 1.97),  # far off, but of nearly nothing
     ],
 )
@@ -170,10 +166,6 @@ def test_contention_adds_no_core_loses_at_most_those_used_and_leaves_the_useful_
         assert lowered == timing
 
 
-FIRST_CHEAP = tuple(
-    stage(name, cpu, cpu=cpu)
-    for name, cpu in {"read": 1e-6, "decode": 1e-3, "augment": 1e-6, "batch": 1e-6}.items()
-)
 CPU_STEP = stage("step", 1e-3, cpu=2e-3)
 FEW_CORES = dataclasses.replace(pipeline(transfer=1.5e-3, cores=1), step=CPU_STEP)
 SAVES_CORES = pipeline(cores=1, stages=(stage("decode", 3e-4, cpu=3e-4), *pipeline().stages[2:]))
@@ -209,23 +201,6 @@ def test_the_recommendation(timing, insertion, factor, named):
     assert advice.reason in " ".join(str(advice).split())
     assert (advice.movable == "augment") == (insertion == "after_augmentation")
     assert [point.buffer_bytes for point in advice.points] == [100, 200, 200]
-
-
-@pytest.mark.parametrize(
-    ("timing", "insertion", "factors", "named"),
-    [
-        (pipeline(augment=4e-3), "decode", FACTORS, "augment (4 ms"),
-        (pipeline(read=4e-3), "batch", (1,), "input"),
-        (
-            dataclasses.replace(pipeline(cores=1), step=CPU_STEP, stages=FIRST_CHEAP),
-            *("read", FACTORS, "cores"),
-        ),
-    ],
-)
-def test_if_no_insertion_point_gains_the_bottleneck_is_named(timing, insertion, factors, named):
-    advice = conclude(timing, {"here": insertion}, collections.Counter(), factors)
-    assert (advice.insertion, advice.factor) == (None, 1)
-    assert f"{named}" in advice.reason
 
 
 @pytest.mark.parametrize(
@@ -307,40 +282,28 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
 
 
 @pytest.mark.parametrize(
-    ("limit_of_more", "workers", "insertion", "factor"),
+    ("had", "step", "read", "limit_of_more", "max_workers", "expected"),
     [
-        (1e-3, 8, None, 1),
-        (2e-3, 4, "before_augmentation", 2),
-        (4e-3, 2, "before_augmentation", 4),  # a rate limit
-        (None, 2, "before_augmentation", 4),
+        (2, 1e-3, 8e-3, 1e-3, 16, (8, None, 1)),
+        (2, 1e-3, 8e-3, 2e-3, 16, (4, "here", 2)),
+        (2, 1e-3, 8e-3, 4e-3, 16, (2, "here", 4)),  # a rate limit
+        (2, 1e-3, 8e-3, None, 16, (2, "here", 4)),
+        (0, 1e-3, 1e-3, None, 4, (1, None, 1)),  # read while the step runs
+        (0, 1e-3, 4e-3, 1e-3, 4, (4, None, 1)),
+        (0, 1e-3, 1e-5, None, 4, (0, None, 1)),
+        (0, 1e-3, 5e-4, None, 0, (0, "here", 3)),  # without workers to add, repeats save reading
     ],
 )
 def test_a_reader_that_waits_needs_workers_before_echoing(
-    limit_of_more, workers, insertion, factor
+    had, step, read, limit_of_more, max_workers, expected
 ):
-    read = StageTime("read", 8e-3, 1e-5, 4e-3, limit_of_more=limit_of_more)
-    timing = pipeline(workers=2, stages=(read, *pipeline().stages[1:]))
-    insertions = {"before_augmentation": "decode", "after_augmentation": "augment"}
-    advice = conclude(timing, insertions, collections.Counter(), max_workers=16)
-    assert recommended(advice) == (workers, insertion, factor)
-    assert (f"{workers} workers, not 2" in advice.reason) == (workers > 2)
-    assert advice.measured == timing
-
-
-@pytest.mark.parametrize(
-    ("read", "limit_of_more", "max_workers", "workers", "factor"),
-    [
-        (1e-3, None, 4, 1, 1),  # read while the step runs
-        (4e-3, 1e-3, 4, 4, 1),
-        (1e-5, None, 4, 0, 1),
-        (5e-4, None, 0, 0, 3),  # without workers to add, repeats save reading
-    ],
-)
-def test_one_worker_instead_of_none_comes_first(read, limit_of_more, max_workers, workers, factor):
-    read = StageTime("read", read, 1e-5, read, limit_of_more=limit_of_more)
-    timing = pipeline(stages=(read,), transfers=(), workers=0)
+    limit = read / max(1, had)
+    read = StageTime("read", read, 1e-5, limit, limit_of_more=limit_of_more)
+    timing = pipeline(stages=(read,), transfers=(), workers=had, step=step)
     advice = conclude(timing, {"here": "read"}, collections.Counter(), max_workers=max_workers)
-    assert (advice.workers, advice.factor) == (workers, factor)
+    assert recommended(advice) == expected
+    assert (f"{expected[0]} workers, not {had}" in advice.reason) == (expected[0] > had)
+    assert advice.measured == timing
 
 
 def varying(timing, name, low, seconds, high):
@@ -357,10 +320,8 @@ def varying(timing, name, low, seconds, high):
         # The step's threads competed with those of the input: R is 0.9, and would be 22.
         (varying(pipeline(read=1.125e-3), "step", 5.06e-5, 1.25e-3, 1.89e-3), "step took 50.6 µs"),
         (varying(pipeline(), "read", 2e-3, 4e-3, 4.1e-3), "read took 2 ms to 4.1 ms"),
-        (varying(pipeline(), "read", 0.9e-3, 0.9e-3, 3e-3), "read took 900 µs to 3 ms"),
         (varying(pipeline(), "read", 3e-3, 3.5e-3, 4e-3), ""),  # about the same in every round
         (varying(pipeline(), "read", 1e-5, 2e-5, 3e-4), ""),  # the step takes longer in any case
-        (varying(pipeline(), "read", 8e-3, 20e-3, 40e-3), ""),  # e = 8 in any case
         (varying(pipeline(), "read", 0.0, 4e-3, 0.0), ""),  # not known
     ],
 )
@@ -407,19 +368,14 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
         threads.add(threading.current_thread())
         return item
 
-    def step(batch):
-        lengths.add(len(batch["x"]))
-
     stages = [("read", read), ("decode", decode), ("batch", join)]
+    settings = {"workers": 3, "max_workers": 5, "seconds": 0.02, "shuffle_buffer": 10}
     advice = echo.advise(
         stages,
-        step,
+        lambda batch: lengths.add(len(batch["x"])),
         batch_size=32,
         examples_per_call=8,
-        workers=3,
-        max_workers=5,
-        seconds=0.02,
-        shuffle_buffer=10,
+        **settings,
     )
     assert lengths == {32}
     assert 9 <= len(threads) <= 12  # one, then three and five at once, then up to three
@@ -450,24 +406,6 @@ def test_stages_and_the_step_may_change_their_arguments():
     stages = [("read", lambda i: {"bytes": bytes(4), "label": i}), ("decode", decode)]
     stages.append(("batch", stack))
     echo.advise(stages, step, batch_size=8, workers=2, cores=2, seconds=0.02)
-
-
-def test_containers_of_all_kinds_are_renewed_and_leaves_are_shared():
-    pair = collections.namedtuple("Pair", "first second")
-    leaf = np.zeros(2)
-    items = [
-        pair({"x": leaf}, [leaf]),
-        collections.Counter("aab"),
-        collections.OrderedDict(x=(leaf, {"y": leaf})),
-        collections.defaultdict(list, x=[leaf]),
-    ]
-    for item in items:
-        new = profile.renewed(item)
-        assert (type(new), new) == (type(item), item)
-        assert new is not item
-    assert profile.renewed(items[0]).first is not items[0].first
-    assert profile.renewed(items[2])["x"][1] is not items[2]["x"][1]
-    assert profile.renewed(items[2])["x"][0] is leaf
 
 
 def test_contention_calls_stages_in_proportion_to_their_examples():
@@ -542,10 +480,8 @@ class Clock:
     ("calls", "warm_up", "num_rounds"),
     [
         ([10.0] * 3, 8, 2),
-        ([10.0] * 3, 1, 2),
         ([10.0] + [0.5] * 16, 8, 9),  # the first one compiles
         ([0.5] * 4 + [10.0] * 3, 8, 2),  # read ahead
-        ([0.5] * 4 + [10.0] * 3, 1, 6),
         ([0.5, 10.0, 10.0] * 4, 1, 9),
     ],
 )
@@ -604,20 +540,10 @@ def test_stages_that_cannot_be_measured_are_refused(stages, fields, named):
     assert raised.value.field == named
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (12.34, "12.3 s"),
-        (0.9996, "1 s"),
-        (0.9994, "999 ms"),
-        (0.99996e-3, "1 ms"),
-        (0.9996e-6, "1 µs"),
-        (2e-10, "0.2 ns"),
-        (0, "0 ns"),
-    ],
-)
-def test_times_have_three_digits_and_no_powers_of_ten(seconds, text):
-    assert time_text(seconds) == text
+def test_times_have_three_digits_and_no_powers_of_ten():
+    seconds = [12.34, 0.9996, 0.9994, 0.99996e-3, 0.9996e-6, 2e-10, 0]
+    texts = ["12.3 s", "1 s", "999 ms", "1 ms", "1 µs", "0.2 ns", "0 ns"]
+    assert list(map(time_text, seconds)) == texts
 
 
 @pytest.fixture

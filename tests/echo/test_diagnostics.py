@@ -87,15 +87,6 @@ def test_repeats_are_the_rows_of_earlier_examples(fields, streams):
     assert resumed(number, batch.copy).tolist()[-3:] == expected[-3:]
 
 
-def test_windows_of_repeated_epochs_match_their_batches():
-    config = mini(dataset__spaced_epochs=3, budget__fresh_examples=3000, prefetch=0)
-    prepared = make_experiment(config)
-    batches = [batch.index.tolist() for batch in prepared.batches]
-    for first, last in [(0, 50), (50, 100), (3, 4), (250, len(batches))]:
-        expected = by_hand(batches, first, last)
-        assert prepared.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     factor=st.sampled_from(["1", "1.5", "2", "3.7"]),
@@ -154,14 +145,6 @@ def test_a_buffer_of_s_examples_puts_copies_s_examples_apart():
     assert statistics["copy_distance_mean"] == pytest.approx(200, rel=0.02)
     assert statistics["copy_distance_p95"] == pytest.approx(200 * np.log(20), rel=0.02)
     assert statistics["repeated"] == pytest.approx(0.5, abs=0.01)
-
-
-def test_memory_is_bounded_by_the_buffer():
-    stream = Stream(EchoSchedule(4, 500).cursor(), 100)
-    diagnostics = CopyDiagnostics(100, [stream])
-    for step in range(0, 20_000, 100):
-        diagnostics.window(step, step + 100)
-        assert len(stream._items) < 500 * 12
 
 
 def test_a_run_records_them(uninterrupted):

@@ -1,7 +1,6 @@
 """Invalid arguments, items, and states: an error that names the field, and nothing changes."""
 
 import copy
-import fractions
 import math
 import pickle
 import re
@@ -15,7 +14,7 @@ import pytest
 
 import echo
 from echo.gather_plan import GatherPlan
-from echo.spec import abbreviated, exact_factor
+from echo.spec import abbreviated
 from tests.helpers.echo_parents import THREADS, parent_of
 from tests.helpers.runs import HANGS
 
@@ -93,21 +92,6 @@ def test_a_wrong_argument_is_one_sentence_that_names_it(call, name, values, erro
         assert len(str(caught.value)) < 300
         if error is echo.EchoSpecError:
             assert caught.value.field == name
-
-
-@pytest.mark.parametrize(
-    ("factor", "exact"),
-    [
-        ("1.1", "11/10"),
-        (1.1, "11/10"),
-        ("4/3", "4/3"),
-        (fractions.Fraction(4, 3), "4/3"),
-        (np.float32(2.7), "27/10"),
-        (np.int64(3), "3"),
-    ],
-)
-def test_a_factor_is_the_decimal_that_was_written(factor, exact):
-    assert exact_factor(factor) == fractions.Fraction(exact)
 
 
 def test_an_error_can_be_raised_in_another_process():

@@ -14,7 +14,7 @@ from echo import stores
 from echo.gather_plan import PlanStore
 from echo.schedule import EchoSchedule
 from echo.stores import ArrayStore, ItemStore, RowAllocator
-from echo.tree import Stacked, Structure
+from echo.tree import Stacked
 from tests.helpers.echo_parents import emit
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -125,16 +125,6 @@ def test_what_a_batch_could_not_hold_is_refused(new_store, item, listed):
             new_store(4).put(one, [item] if listed else iter([item]), one)
 
 
-def test_only_as_many_rows_as_are_in_use_together_are_touched():
-    store = ArrayStore(10)
-    table = len(store.rows._row_of)
-    for number in range(0, 300, 2):
-        pair = [number, number + 1]
-        store.put(np.asarray(pair), [example(number), example(number + 1)], np.asarray([1, 1]))
-        assert sorted(*store.take(np.asarray([pair])).tolist()) == [0, 1]
-    assert len(store.rows._row_of) == table  # which grows only where pending items would meet
-
-
 @pytest.mark.parametrize("first_rows", [1, 3, 50])
 def test_rows_are_the_same_however_many_a_store_begins_with(first_rows, monkeypatch):
     schedule, num_read, monitored = EchoSchedule(2, 100), 0, []
@@ -171,11 +161,3 @@ def test_the_item_store_emits_independent_copies():
     assert len(store) == 1
     store.drop(np.asarray([6]))
     assert len(store) == 0
-
-
-def test_a_structure_rebuilds_items_from_leaves():
-    item = {"a": (1, [2, Pair(3, {"b": 4})]), "c": 5}
-    structure = Structure(item)
-    assert structure.leaves(item) == [1, 2, 3, 4, 5]
-    assert structure.build([1, 2, 3, 4, 5]) == item
-    assert structure.columns([item, item])[4] == [5, 5]

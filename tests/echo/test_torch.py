@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import echo
-from echo.readers import BackgroundReader
 from echo.torch import copied as copied_item
 from echo.tree import Structure, nbytes
 
@@ -137,43 +136,6 @@ def test_a_subclass_is_copied_as_it_asks_to_be():
     assert copied([big_data().as_subclass(Labeled)[3]])[0].copied_by_itself
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA pins memory")
-def test_copies_of_pinned_tensors_are_pinned():
-    pinned = big_data().pin_memory()
-    for tensor in (pinned, pinned[3]):
-        made = copied(tensor)
-        assert made.is_pinned()
-        assert made.data_ptr() != tensor.data_ptr()
-        assert torch.equal(made, tensor)
-        assert memory_of(made) == tensor.nbytes
-    assert not copied(big_data()[3]).is_pinned()
-
-
-class Rows:
-    """An iterator of views with a state."""
-
-    def __init__(self):
-        self.rows, self.next = big_data(), 0
-
-    def __next__(self):
-        self.next += 1
-        return {"x": self.rows[self.next - 1]}
-
-    def get_state(self):
-        return self.next
-
-    def set_state(self, state):
-        self.next = state
-
-
-def test_views_that_are_read_in_the_background_are_copied_alone():
-    reader = BackgroundReader(Rows(), 4)
-    for _ in range(6):
-        _, (item,) = reader.read(1, None)
-        assert memory_of(item["x"]) == 256
-    reader.close()
-
-
 class BatchesByEpoch(list):
     """A batch sampler that shuffles by epochs itself."""
 
@@ -272,3 +234,45 @@ def test_resuming_warns_if_a_loader_shuffles_unseeded(loader, is_seeded):
     assert [(w.category, w.filename) for w in caught] == [(UserWarning, __file__)] * (not is_seeded)
     if is_seeded:
         assert head + numbers(resumed) == numbers(echo.echo_iterable(loader(), 2, 3))
+
+
+class Shares(torch.utils.data.IterableDataset):
+    """Each worker reads its share."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        return iter(range(50)[worker.id :: worker.num_workers] if worker else range(50))
+
+
+@pytest.mark.parametrize(
+    ("iterable", "workers"),
+    [
+        (lambda: range(50), 2),
+        (lambda: torch.utils.data.DataLoader(range(50)), 2),
+        (lambda: torch.utils.data.DataLoader(range(50), num_workers=1), 1),
+        (lambda: torch.utils.data.DataLoader(Shares(), num_workers=2), 2),
+        (lambda: echo.echo_iterable(range(50), 1), 2),
+    ],
+)
+def test_workers_that_would_each_read_all_or_start_workers_are_refused(iterable, workers):
+    echoed = echo.echo_iterable(iterable(), 2)
+    loader = torch.utils.data.DataLoader(echoed, batch_size=None, num_workers=workers)
+    with pytest.raises(RuntimeError, match="num_workers=0"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("iterable", "workers"),
+    [
+        (lambda: range(50), 0),
+        (lambda: range(50), 1),
+        (lambda: torch.utils.data.DataLoader(range(50), num_workers=2), 0),
+        (lambda: torch.utils.data.DataLoader(Shares()), 2),
+        (Shares, 2),
+        (lambda: echo.echo_iterable(Shares(), 1), 2),
+    ],
+)
+def test_each_example_comes_as_often_as_the_factor_says(iterable, workers):
+    echoed = echo.echo_iterable(iterable(), 2)
+    loader = torch.utils.data.DataLoader(echoed, batch_size=None, num_workers=workers)
+    assert sorted(numbers(loader)) == sorted(2 * list(range(50)))

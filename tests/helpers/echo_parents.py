@@ -56,22 +56,36 @@ class Stacked(grain.MapDataset):
 
 
 def parent_of(kind: str, n: int, source_type=Source):
-    """A parent of one of five kinds over `n` examples, and its source."""
+    """A parent of one of `KINDS` over `n` examples, and its source."""
     source = source_type(n)
     if kind == "stacked":
         return Stacked(source), source
     if kind == "chunks":
         source = ChunkSource(n)
     examples = grain.MapDataset.source(source)
-    if kind == "sequential":
-        return examples.to_iter_dataset(grain.ReadOptions(0, 0)), source
+    read = examples.to_iter_dataset(grain.ReadOptions(0, 0))
     if kind == "prefetched":
-        read = examples.to_iter_dataset(grain.ReadOptions(0, 0))
         return grain.experimental.ThreadPrefetchIterDataset(read, prefetch_buffer_size=3), source
+    if kind == "sequential":
+        return read, source
+    if kind == "reusing":
+        return read.map(Reusing()), source
     return examples, source
 
 
-KINDS = ("map", "chunks", "stacked", "sequential", "prefetched")
+class Reusing:
+    """Returns each item in the memory of the one before."""
+
+    def __init__(self):
+        self.x = np.zeros(3, np.int64)
+
+    def __call__(self, item):
+        self.x[:] = item["x"]
+        return item | {"x": self.x}
+
+
+RANDOM_ACCESS = ("map", "chunks", "stacked")
+KINDS = (*RANDOM_ACCESS, "sequential", "reusing", "prefetched")
 
 
 def numbers(items) -> list[int]:
