@@ -114,6 +114,8 @@ def newest_usable(
     for step in checkpoints.steps():
         try:
             value = checkpoints.value(step)  # of all: Orbax reads their metadata when it saves
+            if (own := value["counters"]["step"]) != step:  # Orbax would save nothing before it
+                raise Damaged(f"it is a copy of checkpoint {own}")
             if newest is None:
                 missing = functools.partial(_missing, workdir, value["records"])
                 if why := processes.decided_by_first(missing):

@@ -173,6 +173,15 @@ def test_what_is_no_checkpoint_is_left_where_it_is(name, is_file, ended, uninter
     assert_equal_runs(CONFIG, ended, uninterrupted(CONFIG))
 
 
+@pytest.mark.parametrize("number", [1, 999])
+def test_a_copy_of_a_checkpoint_under_another_number_is_set_aside(number, ended, uninterrupted):
+    own = ended / records.CHECKPOINTS
+    shutil.copytree(own / str(steps(ended)[0]), own / str(number))
+    assert train.train(CONFIG, ended)["status"] == "exhausted"
+    assert (ended / records.DAMAGED / f"checkpoint_{number}").is_dir()
+    assert_equal_runs(CONFIG, ended, uninterrupted(CONFIG))
+
+
 def test_decisions_after_the_last_checkpoint_are_repeated_before_new_ones(tmp_path):
     """As after a kill: what was decided since the checkpoint comes again, and so do its numbers."""
     settings = echoing("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}

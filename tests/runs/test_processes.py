@@ -404,7 +404,8 @@ alone = checkpoints.checksums({str(n): whole(n) for n in range(64)})
 assert checkpoints.checksums({str(n): array(n) for n in range(64)}) == alone
 kept = checkpoints.Checkpoints(work / "checkpoints")
 for step in (1, 2, 2):  # the second is replaced
-    kept.save(step, {"x": array(step)}, {"records": {}}, -1)
+    value = {"counters": {"step": step}, "records": {}}
+    kept.save(step, {"x": array(step)}, value, -1)
 kept.close()
 processes.wait_for_all()
 if own:
