@@ -3,7 +3,7 @@
     python advise.py --config=configs/cifar10.py:mini
 
 It reads and decodes real examples and runs real training steps, about a second per stage. Like
-training, it writes caches of the data, in dataset.cache_dir or next to the data.
+training, it writes caches of the data.
 
 R is the time that the input takes for a batch of fresh examples, divided by the time of a step. If
 R is above 1, the step waits for its input, and echoing by a factor of up to R costs no time.
@@ -49,7 +49,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from echo.advice.recommend import FACTORS, Advice
+from echo.advice.recommend import Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
@@ -76,13 +76,12 @@ DEFAULT_BUFFER_BATCHES = 4
 WITHOUT_ECHOING = catalog.BASELINE["baseline"] | {"echo.policy": "fixed", "echo.replay": ""}
 
 
-def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = FACTORS) -> Advice:
+def advise(config: ConfigDict, seconds: float = 1.0) -> Advice:
     """Measures the pipeline and the step of `config`, regardless of its echo settings.
 
     Args:
         config: a resolved configuration.
         seconds: how long to measure each stage, approximately.
-        factors: echo factors to predict.
 
     Raises:
         cli.InputError: a configuration that cannot be run.
@@ -91,7 +90,18 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
     opened = make_experiment(without_echoing(config))
     with check.exhaustion_explained(config):
         transfer, step = step_functions(config, opened.program)
-        return measured(config, opened, transfer, step, seconds, factors)
+        return echo.advise(
+            [*host_stages(config, opened), ("transfer", transfer)],
+            step,
+            batch_size=config.batch_size,
+            examples_per_call=math.gcd(CHUNK, config.batch_size),
+            insertions=allowed_insertions(config),
+            shuffle_buffer=buffer_examples(config),
+            workers=CORES,
+            max_workers=CORES,  # which the input pipeline runs; no field changes it
+            seconds=seconds,
+            stored=lambda batch: batch.data,
+        )
 
 
 def without_echoing(config: ConfigDict) -> ConfigDict:
@@ -99,30 +109,6 @@ def without_echoing(config: ConfigDict) -> ConfigDict:
     config = copy.deepcopy(config)
     config.update_from_flattened_dict(WITHOUT_ECHOING)
     return config
-
-
-def measured(
-    config: ConfigDict,
-    opened: Experiment,
-    transfer: Callable[[Batch], Any],
-    step: Callable[[Any], Any],
-    seconds: float,
-    factors: Sequence[float] = FACTORS,
-) -> Advice:
-    """The advice for an opened run, with any transfer and step."""
-    return echo.advise(
-        [*host_stages(config, opened), ("transfer", transfer)],
-        step,
-        batch_size=config.batch_size,
-        examples_per_call=math.gcd(CHUNK, config.batch_size),
-        insertions=allowed_insertions(config),
-        factors=factors,
-        shuffle_buffer=buffer_examples(config),
-        workers=CORES,
-        max_workers=CORES,  # which the input pipeline runs; no field changes it
-        seconds=seconds,
-        stored=lambda batch: batch.data,
-    )
 
 
 def host_stages(config: ConfigDict, opened: Experiment) -> list[tuple[str, Callable[[Any], Any]]]:
@@ -185,25 +171,19 @@ def settings(config: ConfigDict, advice: Advice) -> list[str]:
     """The flags that make `config` follow `advice`, and the flags of its alternatives."""
     if advice.insertion is None:
         return []
-    lines = [f"In flags: {_flags(config, _echoing(config, advice)) or 'as configured'}"]
+    fields: dict[str, Any] = {"dataset.spaced_epochs": 1, "echo.insertion": advice.insertion}
+    if config.echo.policy == "fixed":
+        fields["echo.factor"] = float(advice.factor)
+    elif config.echo.max_factor:  # 0 follows from the batch size and the augmentation
+        fields["echo.max_factor"] = max(config.echo.max_factor, math.ceil(advice.factor))
+    if config.echo.policy == "fixed" or config.echo.shuffle_buffer:  # auto has a default
+        unit = config.batch_size if advice.insertion == "after_batching" else 1
+        fields["echo.shuffle_buffer"] = max(1, buffer_examples(config) // unit)
+    lines = [f"In flags: {_flags(config, fields) or 'as configured'}"]
     if advice.movable == "augment":
         flags = _flags(config, {"augment_on": "device"} | WITHOUT_ECHOING)
         lines.append(f"Or with augmentation on the accelerator: {flags}")
     return lines
-
-
-def _echoing(config: ConfigDict, advice: Advice) -> dict[str, Any]:
-    """The fields of the recommended echoing; under `auto` it sets the maximum factor."""
-    fields: dict[str, Any] = {"dataset.spaced_epochs": 1, "echo.insertion": advice.insertion}
-    if config.echo.policy == "auto":
-        if config.echo.max_factor:  # 0 follows from the batch size and the augmentation
-            fields["echo.max_factor"] = max(config.echo.max_factor, math.ceil(advice.factor))
-    else:
-        fields["echo.factor"] = float(advice.factor)
-    if config.echo.policy == "fixed" or config.echo.shuffle_buffer:  # auto has a default
-        unit = config.batch_size if advice.insertion == "after_batching" else 1
-        fields["echo.shuffle_buffer"] = max(1, buffer_examples(config) // unit)
-    return fields
 
 
 def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from configs import base
 from runs import cli, tracking
 
-_UNUSED = {"local": ("ray_address", "cpus_per_trial", "gpus_per_trial"), "ray": ("workers",)}
+# The executors, and the flags that only one of them uses.
+_FLAGS = {"local": ("workers",), "ray": ("ray_address", "cpus_per_trial", "gpus_per_trial")}
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -56,8 +57,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add(
         "--lanes-stacked",
         action="store_true",
-        help="do the steps of all lanes in one call, vmapped over their states: for networks so "
-        "small that dispatch dominates; equal up to rounding, not bit for bit",
+        help="do the steps of all lanes in one vmapped call: for small networks; equal up to "
+        "rounding, not bit for bit",
     )
     add(
         "--shard",
@@ -66,12 +67,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="i/n",
         help="run part i of n of the study's searches, i = 0..n-1: for job arrays",
     )
-    add(
-        "--executor",
-        choices=("local", "ray"),
-        default="local",
-        help="where trials run: on this machine, or on a Ray cluster (default local)",
-    )
+    add("--executor", choices=_FLAGS, default="local", help="on this machine, or a Ray cluster")
     add("--workers", type=_positive, metavar="N", help="local: worker processes (default 1)")
     add("--ray-address", help="ray: HOST:PORT of a cluster (default: start Ray here)")
     add("--cpus-per-trial", type=_amount, help="ray: CPUs per trial or group of lanes (default 1)")
@@ -85,8 +81,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     arguments.tools = tracking.chosen(arguments, arguments.outdir) if arguments.outdir else None
     if arguments.lanes_stacked and arguments.lanes == 1:
         parser.error("--lanes-stacked stacks nothing with --lanes=1; allowed: --lanes=2 or more")
-    for name in _UNUSED[arguments.executor]:
-        if getattr(arguments, name) is not None:
+    for name in (name for executor in _FLAGS for name in _FLAGS[executor]):
+        if getattr(arguments, name) is not None and name not in _FLAGS[arguments.executor]:
             flag = f"--{name.replace('_', '-')}"
             parser.error(f"--executor={arguments.executor} does not use {flag}; leave it out")
     return arguments, overrides
@@ -135,9 +131,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.vary:
         study = plan.vary(config, arguments.config, arguments.vary, *sizes)
     else:
-        study = plan.load_study(
-            config, module, arguments.config, arguments.study, *sizes, overrides
-        )
+        name = arguments.study
+        study = plan.load_study(config, module, arguments.config, name, *sizes, overrides)
     plan.check_overrides(study, overrides)
     part, parts = arguments.shard
     if parts > (searches := len(study.conditions) * study.searches):
