@@ -1,6 +1,5 @@
 """Fields: what each reads, what is refused, and what a configuration file may add."""
 
-import copy
 import fractions
 import math
 
@@ -107,14 +106,6 @@ def test_values_set_by_a_configuration_file_are_checked(value):
     with config.ignore_type():
         config.batch_size = value
     with pytest.raises(cli.InputError, match=r"^config\.batch_size is "):
-        make_experiment(config)
-
-
-def test_a_field_deleted_by_a_configuration_file_is_named():
-    config = copy.deepcopy(mini())
-    with config.unlocked():
-        del config.echo.streams
-    with pytest.raises(cli.InputError, match=r"^config\.echo\.streams is "):
         make_experiment(config)
 
 

@@ -105,7 +105,6 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(word, named, tmp_path, c
         ([MINI], "--workdir"),
         (["--config=configs/cifar.py", "--workdir=x"], "configs/cifar10.py"),
         (["--config=configs/cifar10.py:tiny", "--workdir=x"], "mini"),
-        (["--config=configs/problems.py:tiny", "--workdir=x"], "digits"),
         (["--config=configs/problems.py", "--workdir=x"], "digits"),
         ([MINI, "--workdir="], "--workdir"),
         ([MINI, "--workdir=s3://bucket/run"], "--mirror"),
@@ -201,20 +200,7 @@ def test_a_platform_without_a_device_is_one_sentence(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_users_configuration_is_found_by_its_path(tmp_path):
-    """Its annotations may be postponed, and it may add fields."""
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from __future__ import annotations\nimport dataclasses\nfrom configs import cifar10\n"
-        "@dataclasses.dataclass\nclass Settings:\n    batch_size: int = 16\n"
-        "def get_config():\n    config = cifar10.get_config('mini')\n"
-        "    config.batch_size = Settings().batch_size\n    return config\n"
-    )
-    config, _ = cli.load_config(str(file))
-    assert config.batch_size == 16
-
-
-FROM_BASE = "from configs import base\n"
+BASE = "from configs import base\nc = base.get_config()\n"
 
 
 @pytest.mark.parametrize(
@@ -223,23 +209,14 @@ FROM_BASE = "from configs import base\n"
         ("import nothing_of_this_name\n", "mine.py, line 1: ModuleNotFoundError"),
         ("def f(:\n", "SyntaxError: invalid syntax (mine.py, line 1)"),
         ("x = 1\nraise SystemExit(3)\n", "mine.py, line 2: SystemExit"),
-        ("def get_config():\n    return 1 / 0\n", "line 2: ZeroDivisionError"),
         ("def get_config():\n    raise OSError('a\\nb')\n", "line 2: OSError: a b"),
         ("def get_config():\n    return get_config()\n", "line 2: RecursionError"),
         ("def get_config(a, b):\n    pass\n", "mine.py: TypeError"),
-        (FROM_BASE + "c = base.get_config()\nc.echo.fctor = 2.0\n", '"factor" instead of "fctor"'),
-        (FROM_BASE + "base.get_config()['ech'].factor = 2.0\n", '"echo" instead of "ech"'),
-        (FROM_BASE + "base.get_config().zzz = 2.0\n", 'line 2: AttributeError: \'Key "zzz" does'),
         ("def get_config():\n    pass\n", "ConfigDict"),
-        (
-            "import ml_collections as m\ndef get_config():\n    return m.ConfigDict()\n",
-            "no field augment_on",
-        ),
-        (
-            FROM_BASE + "def get_config():\n    c = base.get_config().unlock()\n"
-            "    c.echo.fctor = 2.0\n    return c\n",
-            "echo.fctor (did you mean echo.factor?)",
-        ),
+        (BASE + "c.echo.fctor = 2.0\n", '"factor" instead of "fctor"'),
+        (BASE + "c['ech'].factor = 2.0\n", '"echo" instead of "ech"'),
+        (BASE + "c.unlock().echo.fctor = 2\ndef get_config():\n    return c\n", "echo.factor?"),
+        (BASE + "with c.unlocked():\n    del c.echo['factor']\nget_config = lambda: c\n", "echo.f"),
     ],
 )
 def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, named, tmp_path, capsys):
@@ -249,15 +226,8 @@ def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, named, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_a_variant_of_a_file_without_variants(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text("def get_config():\n    pass\n")
-    words = [f"--config={tmp_path}/mine.py:mini", f"--workdir={tmp_path}/run"]
-    assert "get_config()" in sentence(train.main, words, capsys)
-
-
 PRINTS = """
 from runs import cli
-from runs.progress import write
 from runs.progress import write
 def main(argv):
     write("e \\u2264 4")
