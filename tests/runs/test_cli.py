@@ -67,7 +67,7 @@ WRONG = [
     ("--config.echo.factor=0.5", "config.echo.factor"),
     ("--config.echo.factor=two", "config.echo.factor"),
     ("--config.echo.factor=nan", "config.echo.factor"),
-    ("--config.echo.factor=2", "config.echo.insertion"),
+    ("--config.echo.factor=2", "echo.insertion"),
     ("--config.echo.shuffle_buffer=-1", "config.echo.shuffle_buffer"),
     ("--config.echo.streams=5", "config.echo.streams"),
     ("--config.echo.placement=disk", "config.echo.placement"),
@@ -180,12 +180,7 @@ def test_a_full_disk_ends_any_command_with_one_sentence(code, capsys):
 @pytest.mark.parametrize("error", [RuntimeError("Unable to initialize 'x'"), AssertionError()])
 @pytest.mark.parametrize(
     ("command", "words"),
-    [
-        (train, ["--workdir={tmp}/run"]),
-        (sweep, ["--study=demo", "--outdir={tmp}/study"]),
-        (sweep, ["--study=demo", "--dry-run"]),
-        (advise, []),
-    ],
+    [(train, ["--workdir={}/run"]), (sweep, ["--study=demo", "--dry-run"]), (advise, [])],
 )
 def test_a_platform_without_a_device_is_one_sentence(
     command, words, error, tmp_path, capsys, monkeypatch
@@ -194,9 +189,14 @@ def test_a_platform_without_a_device_is_one_sentence(
         raise error
 
     monkeypatch.setattr(jax, "devices", devices)
-    monkeypatch.setenv("JAX_PLATFORMS", "x")
-    words = [MINI, *(w.format(tmp=tmp_path) for w in words)]
-    assert "JAX_PLATFORMS=x" in sentence(command.main, words, capsys)
+    monkeypatch.setenv("JAX_PLATFORMS", "x")  # which the command extends
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", "x")
+    try:
+        said = sentence(command.main, [MINI, *(w.format(tmp_path) for w in words)], capsys)
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert "JAX_PLATFORMS=x" in said
     assert not [*tmp_path.iterdir()]
 
 
