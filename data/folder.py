@@ -18,6 +18,7 @@ from data.path_data import (
     Settings,
     canonical_split,
     check_classes,
+    check_one,
     image_properties,
     shuffled_order,
     split_named,
@@ -48,6 +49,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"{tree.root}/{named[0]} is named like a split, but there is no folder train; rename "
             "the folders to train, validation, and test, or that one if it is a class"
         )
+    for split in SPLITS if by_split else ():
+        alike = {folder for folder in folders if canonical_split(folder) == split}
+        check_one(tree.root, f"folders for the split {split}", alike)
     of_split = _classes(images, by_split)
     classes = tuple(sorted(set(of_split.get("train", {}).values())))
     if len(classes) < 2:

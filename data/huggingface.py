@@ -98,14 +98,15 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             fit a workload. Opening a split raises it for classes that `train` lacks.
         RecordError: one of the first images cannot be read.
     """
-    files = _files(tree)
+    files, notes = _files(tree)
     digests = {split: tree.fingerprint(names) for split, names in files.items()}
     tables = {
         split: functools.cache(functools.partial(_table, tree, names, digests[split], settings))
         for split, names in files.items()
     }
     main = tables[main_split(tables)]()
-    info = DatasetInfo(settings.name, "datasets", fingerprint(json.dumps(digests).encode()))
+    hashed = fingerprint(json.dumps(digests).encode())
+    info = DatasetInfo(settings.name, "datasets", hashed, notes=notes)
     if "image" not in main.columns:
         return PathData({s: lambda t=table: t().records() for s, table in tables.items()}, info)
     labels = set(range(len(main.classes))) if main.classes else main.labels()
@@ -123,15 +124,16 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     return PathData(splits, info, main.classes)
 
 
-def _files(tree: Tree) -> dict[str, list[str]]:
-    """The names of the files of each split: all in the directory of a saved one, or Parquet."""
+def _files(tree: Tree) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """The names of the files of each split: all in the directory of a saved one, or Parquet; and
+    notes on missing ones."""
     if "dataset_dict.json" in tree.names:
         splits = json.loads(tree.read(["dataset_dict.json"])[0])["splits"]
-        return {split: [n for n in tree.names if n.startswith(f"{split}/")] for split in splits}
+        return {split: [n for n in tree.names if n.startswith(f"{split}/")] for split in splits}, ()
     if "state.json" in tree.names:
-        return {"train": [n for n in tree.names if "/" not in n]}
+        return {"train": [n for n in tree.names if "/" not in n]}, ()
     if names := [name for name in tree.names if name.endswith(".parquet")]:
-        return by_split(names)
+        return by_split(tree.root, names)
     raise SourceError(f"{tree.root} has no Parquet files, nor what dataset.save_to_disk writes")
 
 
@@ -172,6 +174,10 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
         raise
     except Exception as error:  # pyarrow and datasets raise many types
         raise SourceError(f"{shown} cannot be read: {reason(error)}") from error
+    if any((each.get(columns.get("image")) or {}).get("mode") for each in described):
+        raise SourceError(
+            f"{shown} has images with Image(mode=...); convert them before they are saved"
+        )
     labeled = columns.get("objects") or columns.get("label", "")
     named = [_class_names(features.get(labeled)) for features in described]
     for name, classes in zip(names, named, strict=False):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, check_classes, shuffled_order, split_named
+from data.path_data import PathData, Settings, check_classes, check_one, shuffled_order, split_named
 from data.sources import DatasetInfo, Records, SourceError, reason
 from data.storage import Tree
 
@@ -29,13 +29,14 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     shown, path = tree.path(name), tree.local(name)
     try:
         arrays = np.load(path)
-        names = _names(arrays.files, settings.columns)
+        given = arrays.files  # which an .npy file lacks
     except Exception as error:  # damaged archives raise many types
         raise SourceError(f"{shown} cannot be read: {reason(error)}; give an .npz file") from error
+    names = _names(shown, given, settings.columns)
     if "train" not in names:
         raise SourceError(
             f"{shown} has no arrays image and label (or images, x; labels, y; or train_images, "
-            f"y_train), but {', '.join(arrays.files)}; name two, as in config.dataset.name="
+            f"y_train), but {', '.join(given)}; name two, as in config.dataset.name="
             f"'npz:{settings.path}?image=NAME&label=NAME'"
         )
     classes = np.unique(_labels(shown, arrays, names["train"]["label"]))
@@ -55,7 +56,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     return PathData(splits, info)
 
 
-def _names(arrays: Sequence[str], given: dict[str, str]) -> dict[str, dict[str, str]]:
+def _names(shown: str, arrays: Sequence[str], given: dict[str, str]) -> dict[str, dict[str, str]]:
     """The names of the arrays image and label of each split that has both."""
     known = _WORDS | {kind: (name,) for kind, name in given.items()}
     splits: dict[str, dict[str, str]] = {}
@@ -63,7 +64,8 @@ def _names(arrays: Sequence[str], given: dict[str, str]) -> dict[str, dict[str, 
         words = "_".join(part for part in name.split("_") if not split_named(part)).lower()
         for kind, allowed in known.items():
             if name in allowed or words in allowed:
-                splits.setdefault(split_named(name) or "train", {}).setdefault(kind, name)
+                pair = splits.setdefault(split_named(name) or "train", {})
+                check_one(shown, f"arrays for {kind}", {name, pair.setdefault(kind, name)})
     return {split: pair for split, pair in splits.items() if len(pair) == 2}
 
 

@@ -27,6 +27,7 @@ _WORDS = {
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
 }
 _NAMES_SPLIT = re.compile(rf"(?:.*[^a-z0-9])?({'|'.join(_WORDS)})(?:[^a-z0-9].*)?", re.S)
+_SHARD = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)", re.S)
 SPLITS = ("train", "validation", "test")
 
 
@@ -78,11 +79,17 @@ def split_named(name: str) -> str:
     as in `my_val.txt`. The top folder that is such a word decides, then the name itself, then the
     top folder with such a word.
     """
-    *folders, last = name.lower().split("/")
-    if words := [folder for folder in folders if folder in _WORDS]:
-        return _WORDS[words[0]]
-    matches = filter(None, map(_NAMES_SPLIT.fullmatch, (last, *folders)))
-    return next((_WORDS[match[1]] for match in matches), "")
+    return _split_and_place(name)[0]
+
+
+def _split_and_place(name: str) -> tuple[str, str | None]:
+    """The split that a name says, and the folder of what says so; ('', None) if nothing does."""
+    *folders, _ = parts = name.lower().split("/")
+    exact = [depth for depth, folder in enumerate(folders) if folder in _WORDS]
+    for depth in exact or [len(folders), *range(len(folders))]:
+        if match := _NAMES_SPLIT.fullmatch(parts[depth]):
+            return _WORDS[match[1]], "/".join(name.split("/")[:depth])
+    return "", None
 
 
 def canonical_split(folder: str) -> str:
@@ -95,15 +102,40 @@ def main_split(splits: Collection[str]) -> str:
     return "train" if "train" in splits else next(iter(splits))
 
 
-def by_split(names: Sequence[str]) -> dict[str, list[str]]:
-    """Names of files by split; all are `train` unless one of them says so."""
+def by_split(root: str, names: Sequence[str]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Names of files by split, and notes on missing ones; all are `train` unless one says so.
+
+    Raises:
+        SourceError: they are of several data sets.
+    """
     splits: dict[str, list[str]] = {}
     for name in names:
         splits.setdefault(split_named(name), []).append(name)
+    places = {place for _, place in map(_split_and_place, names) if place is not None}
+    check_one(root, "data sets, in the folders", places)
     if "train" not in splits:
-        return {"train": list(names)}
+        splits = {"train": list(names)}
     splits.pop("", None)
-    return splits
+    notes = []
+    for split, files in splits.items():
+        shards = [_SHARD.fullmatch(name) for name in files]
+        series = {
+            f"{m[1]}*-of-{m[3]}{m[4]}" if m else n for n, m in zip(files, shards, strict=True)
+        }
+        if totals := [int(shard[3]) for shard in shards if shard]:
+            check_one(root, f"series of files for the split {split}", series)
+            if len(files) < totals[0]:
+                notes.append(f"{len(files)} of the {totals[0]} files of split {split} are there")
+    return splits, tuple(notes)
+
+
+def check_one(root: str, what: str, found: Collection[str]) -> None:
+    """Raises SourceError if more than one is `found`, which would be mixed."""
+    if len(found) > 1:
+        listed = ", ".join(repr(name) for name in sorted(found)[:5])
+        raise SourceError(
+            f"{root} has several {what}: {listed}; give the path of one, or move the others away"
+        )
 
 
 def check_classes(shown: str, classes: Collection[Any], found: Collection[Any]) -> None:

@@ -47,9 +47,9 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
     """
     import tensorflow_datasets as tfds
 
-    opened = open_all(data_dir, settings)
+    data = open_all(data_dir, settings)
     named = {part.partition("[")[0].strip() for part in split.split("+")}
-    records = {name: rows() for name, rows in opened.splits.items() if name in named}
+    records = {name: rows() for name, rows in data.splits.items() if name in named}
     lengths = {
         name: tfds.core.SplitInfo(
             name=name, shard_lengths=[len(rows)], num_bytes=0, filename_template=None
@@ -62,17 +62,26 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
         slices = []
     if any(part.rows for part in slices):
         parts = [records[part.split].at(part.rows) for part in slices]
-        return FileSource(split, parts, slices), opened.info
-    allowed = ", ".join(f"{name} ({len(rows())} records)" for name, rows in opened.splits.items())
+        return FileSource(split, parts, slices), data.info
+    allowed = ", ".join(f"{name} ({len(rows())} records)" for name, rows in data.splits.items())
     raise SourceError(
         f"data set {settings.name!r} has no records in split {split!r}; allowed: {allowed}, or a "
         "share such as train[:90%]"
     )
 
 
-@functools.lru_cache(maxsize=4)  # both splits of a run, and the trials of a search, share it
 def open_all(data_dir: str, settings: Settings) -> PathData:
     """All splits of a data set; raises as `open_source`."""
+    tree, stamp, data = opened(data_dir, settings)
+    if tree.stamp() != stamp:  # written since
+        opened.cache_clear()
+        _, _, data = opened(data_dir, settings)
+    return data
+
+
+@functools.lru_cache(maxsize=4)  # both splits of a run, and the trials of a search, share it
+def opened(data_dir: str, settings: Settings) -> tuple[storage.Tree, list[int], PathData]:
+    """A data set, its files, and their stamp when it was opened."""
     open_tree, fields = KINDS[settings.kind]
     columns = settings.columns
     if not settings.path or ("?" in settings.name and not columns) or set(columns) - set(fields):
@@ -80,19 +89,19 @@ def open_all(data_dir: str, settings: Settings) -> PathData:
             f"config.dataset.name is {settings.name!r}; allowed: {settings.kind}:PATH, or "
             f"{settings.kind}:PATH?FIELD=COLUMN&... with the fields {', '.join(fields) or '(none)'}"
         )
-    path = location(settings.path, data_dir)
-    opened = open_tree(storage.tree(path, settings.cache_dir), settings)
-    if "validation" in opened.splits:
-        return opened
+    tree = storage.tree(location(settings.path, data_dir), settings.cache_dir)
+    stamp, data = tree.stamp(), open_tree(tree, settings)
+    if "validation" in data.splits:
+        return tree, stamp, data
 
     @functools.cache
     def part(held_out: bool) -> Records:
-        records = opened.splits[main_split(opened.splits)]()
+        records = data.splits[main_split(data.splits)]()
         rows = [row for row in records.order if _is_held_out(records.key(row)) == held_out]
         return dataclasses.replace(records, order=rows)
 
     more = {KEPT: lambda: part(False), HELD_OUT: lambda: part(True)}
-    return dataclasses.replace(opened, splits={**opened.splits, **more})
+    return tree, stamp, dataclasses.replace(data, splits={**data.splits, **more})
 
 
 def location(path: str, data_dir: str) -> str:
@@ -118,10 +127,10 @@ def _is_held_out(key: bytes) -> bool:
 def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, ...]]:
     """The names of a data set's splits for training and validation, and a sentence if one was not
     given; raises as `open_source`."""
-    opened = open_all(data_dir, settings)
-    if HELD_OUT not in opened.splits:
-        return main_split(opened.splits), "validation", ()
-    kept, held_out = (len(opened.splits[name]()) for name in (KEPT, HELD_OUT))
+    data = open_all(data_dir, settings)
+    if HELD_OUT not in data.splits:
+        return main_split(data.splits), "validation", ()
+    kept, held_out = (len(data.splits[name]()) for name in (KEPT, HELD_OUT))
     note = (
         f"{settings.name} has no split for validation, so {held_out} of its {kept + held_out} "
         "records, chosen by a hash of each, are held out for it"

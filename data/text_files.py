@@ -47,11 +47,13 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"{settings.path} has no text ({', '.join(SUFFIXES)}); a table is written as JSON Lines"
             " first, by pandas.DataFrame.to_json(FILE, orient='records', lines=True)"
         )
+    files_of, notes = by_split(tree.root, names)
     splits = {
         split: functools.cache(functools.partial(_records, tree, files, settings))
-        for split, files in by_split(names).items()
+        for split, files in files_of.items()
     }
-    return PathData(splits, DatasetInfo(settings.name, "text", tree.fingerprint(names)))
+    info = DatasetInfo(settings.name, "text", tree.fingerprint(names), notes=notes)
+    return PathData(splits, info)
 
 
 def _records(tree: Tree, names: list[str], settings: Settings) -> Records:

@@ -132,7 +132,6 @@ def window(pieces: np.ndarray, number: int, length: int) -> np.ndarray:
     return tokens[number * length : number * length + length + 1]
 
 
-@functools.lru_cache(maxsize=4)  # the trials of a search share their data
 def open_splits(
     dataset: ml_collections.FrozenConfigDict, open_split: Callable
 ) -> tuple[Source, Source, DatasetInfo]:
@@ -146,6 +145,15 @@ def open_splits(
         SourceError: there is no such data set or split, it has no text, or no vocabulary of the
             requested size can be made.
     """
+    _, info = open_split(dataset, dataset.train_split)
+    return _open_splits(dataset, open_split, info.fingerprint)
+
+
+@functools.lru_cache(maxsize=4)  # the trials of a search share their data
+def _open_splits(
+    dataset: ml_collections.FrozenConfigDict, open_split: Callable, content: str
+) -> tuple[Source, Source, DatasetInfo]:
+    """Like `open_splits`, of data with the fingerprint `content`."""
     size, max_bytes = dataset.vocabulary_size, MAX_BYTES
     if dataset.text == "sentences":
         max_bytes = dataset.sequence_length * _BYTES_PER_TOKEN

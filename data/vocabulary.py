@@ -50,11 +50,13 @@ def train(texts: Source, size: int) -> bytes:
 
     Raises:
         SourceError: no such vocabulary can be made from the text.
+        RecordError: a record cannot be read.
     """
     model = io.BytesIO()
+    lines = list(_lines(texts))  # here, so that an error names its record
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts),
+            sentence_iterator=iter(lines),
             model_writer=model,
             model_type="unigram",
             vocab_size=size,

@@ -37,7 +37,7 @@ def upload(scheme):
         for path in sorted(p for p in directory.rglob("*") if p.is_file()):
             name = path.relative_to(directory).as_posix()
             files.pipe_file(f"bucket/{to}/{name}", path.read_bytes())
-        paths.open_all.cache_clear()
+        paths.opened.cache_clear()
         files.invalidate_cache()
         return f"{scheme}://bucket/{to}"
 
@@ -57,7 +57,7 @@ def test_images_in_a_bucket_give_the_same_run(upload, tmp_path):
     remote, same = splits.open_source(f"folder:{url}", "train")
     assert everything(remote) == everything(local)
     assert same.fingerprint == info.fingerprint
-    fields = {"batch_size": 16, "budget__fresh_examples": 64}
+    fields = {"batch_size": 16, "budget__fresh_examples": 64, "dataset__test_split": ""}
     train.train(mini(dataset__name=f"folder:{here}", **fields), tmp_path / "local")
     train.train(
         mini(
@@ -82,7 +82,7 @@ def test_an_image_that_disappears_from_a_bucket_is_named(upload, tmp_path):
 @pytest.mark.extras
 @pytest.mark.parametrize("kind", ["npz", "files", "hf"])
 def test_files_in_a_bucket_are_copied_once(kind, upload, tmp_path, monkeypatch):
-    own, cache = tmp_path / "own", str(tmp_path / "cache")
+    own, cache = tmp_path / "own[1]", str(tmp_path / "cache")
     table = path_data.images_table(range(20))
     if kind == "npz":
         arrays = {"image": path_data.pixels(range(20)), "label": np.arange(20) % 3}
@@ -93,7 +93,7 @@ def test_files_in_a_bucket_are_copied_once(kind, upload, tmp_path, monkeypatch):
     else:
         path_data.write_parquet(own / "a.parquet", table)
     file = "/a.npz" if kind == "npz" else ""
-    url = upload(own, f"copied/{kind}")
+    url = upload(own, f"copied[1]/{kind}")
     with pytest.raises(SourceError, match=r"config\.dataset\.cache"):
         splits.open_source(f"{kind}:{url}{file}", "train")
     remote, info = splits.open_source(f"{kind}:{url}{file}", "train", cache_dir=cache)
@@ -101,7 +101,7 @@ def test_files_in_a_bucket_are_copied_once(kind, upload, tmp_path, monkeypatch):
     assert str(everything(remote)) == str(everything(local))
     assert info.fingerprint == same.fingerprint
     assert remote.where(3).split("(")[1].startswith(url)
-    paths.open_all.cache_clear()
+    paths.opened.cache_clear()
     monkeypatch.setattr(type(storage.fsspec.filesystem(url.partition(":")[0])), "_get_file", None)
     again, _ = splits.open_source(f"{kind}:{url}{file}", "train", cache_dir=cache)
     assert str(everything(again)) == str(everything(remote))

@@ -57,7 +57,7 @@ def config_of(directory, **fields):
 
 def _everything(name, root):
     """The records of the training split, or a sentence for each that cannot be read."""
-    paths.open_all.cache_clear()
+    paths.opened.cache_clear()
     source, info = splits.open_source(name, "train", str(root), text="sentences")
     workload = None if info.num_classes is None else workloads.make(mini(), info)
     read = []

@@ -6,15 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data import paths, splits
+from data import splits
 from data.sources import RecordError, SourceError
 from tests.data.test_paths import dataset_of, files_at
 from tests.helpers import path_data, tfds_data
-
-
-@pytest.fixture(autouse=True)
-def _opened_anew():
-    paths.open_all.cache_clear()
 
 
 def arrays(**given):

@@ -44,13 +44,7 @@ def write(tmp_path):
                 path_data.write_parquet(root / f"pictures/{split}-00000.parquet", table)
         return f"{kind}:pictures"
 
-    yield write
-    paths.open_all.cache_clear()
-
-
-def opened(name, split="train", root="", **given):
-    paths.open_all.cache_clear()
-    return splits.open_source(name, split, str(root), **given)
+    return write
 
 
 def content(records):
@@ -94,10 +88,10 @@ def test_the_fingerprint_is_that_of_the_data_wherever_they_lie(kind, write, tmp_
     (tmp_path / "there").mkdir()
     copy = shutil.copytree if kind != "npz" else shutil.copy
     copy(tmp_path / "here" / "pictures", tmp_path / "there" / "pictures")
-    first = opened(name, root=tmp_path / "here")[1].fingerprint
-    assert first == opened(name, root=tmp_path / "there")[1].fingerprint
+    first = splits.open_source(name, "train", str(tmp_path / "here"))[1].fingerprint
+    assert first == splits.open_source(name, "train", str(tmp_path / "there"))[1].fingerprint
     write(kind, tmp_path / "other", NUMBERS | {"val": range(60, 81)})
-    assert first != opened(name, root=tmp_path / "other")[1].fingerprint
+    assert first != splits.open_source(name, "train", str(tmp_path / "other"))[1].fingerprint
 
 
 def test_the_kinds_are_those_of_the_configuration():
@@ -139,7 +133,6 @@ def test_no_record_changes_sides_when_others_are_added(tmp_path):
     path_data.write_folder(tmp_path / "own", {"": range(1000, 1200)})
     lines = path_data.sentences(range(1000, 1200)) + path_data.sentences(range(200))
     (tmp_path / "a.txt").write_text("\n".join(lines))
-    paths.open_all.cache_clear()
     for name, parts in before.items():
         for part, more in zip(parts, divided(tmp_path, name), strict=True):
             assert part < more

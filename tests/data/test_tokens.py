@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import base
-from data import packaged, paths, splits, storage, tokens, vocabulary
+from data import packaged, splits, storage, tokens, vocabulary
 from data.sources import ArraySource, RecordError
 from data.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tests.helpers.tfds_data import write_text
@@ -134,7 +134,6 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     assert [t["tokens"].tolist() for t in held_out.__getitems__(range(3))] == [
         t["tokens"].tolist() for t in train.__getitems__(range(3))
     ]
-    tokens.open_splits.cache_clear()
     monkeypatch.setattr(vocabulary, "train", lambda *_: 1 / 0)
     monkeypatch.setattr(tokens, "count_pieces", None)
     again, _, same = splits.open_splits(documents)
@@ -165,8 +164,6 @@ def test_files_cached_beside_text_are_no_text(text, cache_dir, tmp_path):
     fields = {"name": f"files:{tmp_path}", "cache_dir": cache_dir.format(tmp_path)}
     fields |= {"text": text, "validation_split": "train"}
     first = splits.open_splits(dataset(**fields))
-    tokens.open_splits.cache_clear()
-    paths.open_all.cache_clear()
     again = splits.open_splits(dataset(**fields))
     assert again[2] == first[2]
     assert len(again[0]) == len(first[0])
@@ -208,8 +205,6 @@ def test_text_that_is_written_is_counted_anew_and_never_read_at_old_places(text,
     (tmp_path / "train.txt").write_text(changed)
     with pytest.raises(RecordError, match=r"train\.txt"):
         train[0]
-    paths.open_all.cache_clear()
-    tokens.open_splits.cache_clear()
     again, _, other = splits.open_splits(dataset(**fields))
     assert other.fingerprint != info.fingerprint
     assert len(again[0]["tokens"])

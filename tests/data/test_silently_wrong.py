@@ -1,0 +1,232 @@
+"""Data that people have, and that would train to a wrong result: used rightly, or refused."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data import splits
+from data.sources import RecordError, SourceError
+from tests.data.test_errors import arrays, file, images
+from tests.data.test_paths import dataset_of
+from tests.helpers import path_data, tfds_data
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+ACCENT = "\N{LATIN SMALL LETTER E WITH ACUTE}"
+
+
+def texts(*names):
+    def write(root):
+        for name in names:
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_text("text")
+
+    return write
+
+
+def of_splits(**labels):
+    given = {f"{split}_label": np.array(of) for split, of in labels.items()}
+    given |= {f"{s}_image": np.zeros((len(of), 8, 8), np.uint8) for s, of in labels.items()}
+    return lambda root: path_data.write_npz(root / "a.npz", **given)
+
+
+# What is written, the name of the data set, the split, and what the message names.
+REFUSED = [
+    (
+        images("train/Cat/1.png", "train/b/1.png", "val/cat/1.png"),
+        "folder:.",
+        "validation",
+        "'Cat'",
+    ),
+    (images("train/a/1.png", "train/b/1.png", "test/all/1.png"), "folder:.", "test", "'all'"),
+    (
+        images("train/\u00e9/1.png", "train/b/1.png", "val/e\u0301/1.png"),
+        *("folder:.", "validation", "'\u00e9'"),
+    ),
+    (of_splits(train=[0, 1, 3], test=[0, 2]), "npz:a.npz", "test", "lacks: 2"),
+    (images("train/a/1.png", "train/b/1.png", "Train/a/1.png"), "folder:.", "train", "'Train'"),
+    (images("train/a/1.png", "val/a/1.png", "valid/a/1.png"), "folder:.", "train", "'valid'"),
+    (arrays(x=np.zeros((4, 8, 8), np.uint8)), "npz:a.npz", "train", "'x'"),
+    (arrays(image=np.zeros((4, 3, 9, 9), np.uint8)), "npz:a.npz", "train", "moveaxis"),
+    (file("a.npz", POINTER), "npz:a.npz", "train", "git lfs pull"),
+    (file("a.txt", POINTER), "files:.", "train", "git lfs pull"),
+    (texts("en/train.txt", "fr/train.txt"), "files:.", "train", "'en', 'fr'"),
+    (texts("en/train.txt", "fr/test.txt"), "files:.", "train", "'en', 'fr'"),
+    (texts("train-0-of-2.txt", "train-0-of-3.txt"), "files:.", "train", "train-*-of-3.txt"),
+    (texts("train-0-of-1.txt", "train-0-of-1 (1).txt"), "files:.", "train", "(1).txt"),
+    (file("a.txt", f"one\n{ACCENT}".encode("latin1")), "files:.", "train", "line 2"),
+    (file("a.txt", "one".encode("utf-16-le")), "files:.", "train", "UTF-16"),
+    (file("a.txt", b"one\rtwo\rthree"), "files:.", "train", "line ends"),
+]
+
+
+@pytest.mark.parametrize(("write", "name", "split", "names"), REFUSED)
+def test_data_that_would_be_misread_are_refused(write, name, split, names, tmp_path):
+    write(tmp_path)
+    with pytest.raises(SourceError, match=re.escape(names)):
+        splits.open_source(name, split, str(tmp_path), text="sentences")
+
+
+def test_a_document_of_another_encoding_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(ACCENT.encode("latin1"))
+    source, _ = splits.open_source("files:.", "train", str(tmp_path), text="documents")
+    with pytest.raises(RecordError, match=r"a\.txt.*iconv"):
+        source[0]
+
+
+def test_a_bad_record_met_while_the_vocabulary_is_trained_is_named(tmp_path):
+    lines = [json.dumps({"text": line}) for line in path_data.sentences(range(60))]
+    lines[41] = '{"text": "one",}'
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    fields = {"text": "sentences", "vocabulary_size": 40, "train_split": "train"}
+    with pytest.raises(RecordError, match=r"^record 41 .*line 42\).*comma") as caught:
+        splits.open_splits(dataset_of(tmp_path, "files:.", validation_split="train", **fields))
+    assert "INTERNAL" not in str(caught.value)
+
+
+def test_missing_files_of_a_series_are_said(tmp_path):
+    texts("train-00000-of-00003.txt", "train-00002-of-00003.txt")(tmp_path)
+    (note,) = splits.open_source("files:.", "train", str(tmp_path))[1].notes
+    assert note.startswith("2 of the 3 files")
+
+
+@pytest.mark.parametrize("kind", ["npz", pytest.param("hf", marks=pytest.mark.extras)])
+def test_labels_that_are_exchanged_in_a_file_are_read_anew(kind, tmp_path):
+    """Neither a cache nor a run is older than the file, though its size and time are the same."""
+    if kind == "hf":
+        pytest.importorskip("datasets")
+    path = tmp_path / "a.x"
+    read = []
+    for labels in ([0, 1, 2], [1, 0, 2]):
+        if kind == "hf":
+            table = pa.table({"image": [tfds_data.png(n) for n in range(3)], "label": labels})
+            pq.write_table(
+                table, path.with_suffix(".parquet"), use_dictionary=False, compression="none"
+            )
+        else:
+            path_data.write_npz(
+                path.with_suffix(".npz"), image=path_data.pixels(range(3)), label=labels
+            )
+        (written,) = tmp_path.glob("a.*")
+        os.utime(written, (1e9, 1e9))
+        source, info = splits.open_source(f"{kind}:{written.name}", "train", str(tmp_path))
+        read.append(
+            ([record["label"] for record in source], info.fingerprint, written.stat().st_size)
+        )
+    (first, one, size), (again, other, same) = read
+    assert size == same
+    assert sorted(first) == sorted(again)
+    assert first != again
+    assert one != other
+
+
+# --- Hugging Face
+
+
+@pytest.fixture
+def datasets():
+    return pytest.importorskip("datasets")
+
+
+def table_of(names, labels, **columns):
+    described = {"_type": "ClassLabel", "names": names}
+    given = {"image": [tfds_data.png(n) for n in range(len(labels))], "label": labels} | columns
+    return path_data.described(pa.table(given), {"label": described})
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("second", ["train-1.parquet", "validation.parquet"])
+@pytest.mark.parametrize("boxes", [False, True])
+def test_class_names_in_another_order_are_refused(second, boxes, datasets, tmp_path):
+    for name, names in (("train-0.parquet", ["cat", "dog"]), (second, ["dog", "cat"])):
+        table = table_of(names, [0, 1])
+        if boxes:
+            objects = [[{"bbox": [0.0, 0.0, 8.0, 8.0], "category": n}] for n in (0, 1)]
+            kind = {
+                "_type": "Sequence",
+                "feature": {"category": {"_type": "ClassLabel", "names": names}},
+            }
+            table = path_data.described(
+                pa.table({"image": table.column("image"), "objects": objects}), {"objects": kind}
+            )
+        path_data.write_parquet(tmp_path / name, table)
+    with pytest.raises(SourceError, match="dog, cat"):
+        splits.open_source("hf:.", "validation" if "val" in second else "train", str(tmp_path))
+
+
+@pytest.mark.extras
+def test_files_that_differ_in_what_is_not_read_are_one_data_set(datasets, tmp_path):
+    names = ["cat", "dog"]
+    described = {"label": {"_type": "ClassLabel", "names": names}}
+    tables = [
+        table_of(names, pa.array([0, 1], pa.int64()), note=["a", "b"]),
+        table_of(names, pa.array([1, 0], pa.int8()), note=[1, 2]).select(
+            ["note", "label", "image"]
+        ),
+        table_of(names, pa.array([1, 1], pa.uint16()), note=[None, None]),
+    ]
+    fields = [pa.field("image", pa.large_binary(), False), pa.field("label", pa.int32(), False)]
+    strict = tables[0].select(["image", "label"]).cast(pa.schema(fields))
+    tables.append(path_data.described(strict, described))
+    for number, table in enumerate(tables):
+        path_data.write_parquet(tmp_path / f"train-{number}.parquet", table)
+    source, info = splits.open_source("hf:.", "train", str(tmp_path))
+    assert sorted(record["label"] for record in source) == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert {record["image"] for record in source} == {tfds_data.png(n) for n in range(2)}
+    assert info.num_classes == 2
+
+
+@pytest.mark.extras
+def test_a_file_may_have_images_without_objects_only(datasets, tmp_path):
+    box = {"bbox": [0.0, 0.0, 8.0, 8.0], "category": 0}
+    for number, objects in enumerate(([[], []], [[box], []])):
+        path_data.write_parquet(
+            tmp_path / f"train-{number}.parquet",
+            pa.table({"image": [tfds_data.png(n) for n in range(2)], "objects": objects}),
+        )
+    source, info = splits.open_source("hf:.", "train", str(tmp_path))
+    assert (info.has_boxes, info.num_classes) == (True, 1)
+    assert sorted(len(record["objects"]["label"]) for record in source) == [0, 0, 0, 1]
+
+
+@pytest.mark.extras
+def test_null_boxes_are_named(datasets, tmp_path):
+    boxes = [[{"bbox": [0.0, 0.0, 8.0, 8.0], "category": 0}], [{"bbox": None, "category": 0}]]
+    table = pa.table({"image": [tfds_data.png(n) for n in range(2)], "objects": boxes})
+    path_data.write_parquet(tmp_path / "a.parquet", table)
+    with pytest.raises(RecordError, match=r"a\.parquet, row 1\).*bbox"):
+        splits.open_source("hf:.", "train", str(tmp_path))
+
+
+@pytest.mark.extras
+def test_what_changes_the_rows_of_a_saved_data_set_is_refused(datasets, tmp_path):
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names="ab")}
+    )
+    rows = {
+        "image": [{"bytes": tfds_data.png(n), "path": None} for n in range(4)],
+        "label": [0, 1] * 2,
+    }
+    saved = datasets.Dataset.from_dict(rows, features=features)
+    saved.select([1, 3]).with_format("numpy").save_to_disk(tmp_path / "applied")
+    source, _ = splits.open_source("hf:applied", "train", str(tmp_path))
+    assert {record["image"] for record in source} == {tfds_data.png(1), tfds_data.png(3)}
+    saved.cast_column("image", datasets.Image(mode="RGB")).save_to_disk(tmp_path / "mode")
+    state = json.loads((tmp_path / "applied" / "state.json").read_text())
+    state["_indices_data_files"] = [{"filename": "indices.arrow"}]  # of an older `datasets`
+    (tmp_path / "applied" / "state.json").write_text(json.dumps(state))
+    for name in ("applied", "mode"):
+        with pytest.raises(SourceError, match=name):
+            splits.open_source(f"hf:{name}", "train", str(tmp_path))
+
+
+@pytest.mark.extras
+def test_a_path_is_no_pattern(datasets, tmp_path):
+    for place, labels in (("a[1]", [0, 1]), ("a1", [1, 0])):
+        path_data.write_parquet(tmp_path / place / "a.parquet", table_of(["cat", "dog"], labels))
+    source, _ = splits.open_source("hf:a[1]", "train", str(tmp_path))
+    assert {r["image"]: r["label"] for r in source} == {tfds_data.png(n): n for n in range(2)}
