@@ -57,7 +57,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     mesh, dataset = sharding.make_mesh(config.mesh.data, config.mesh.model), config.dataset
     check.check_devices(config, mesh.shape["data"])
     _, held_out, info = splits.open_splits(dataset)
-    check_same(config, info)
+    check_same(config, info, {})
     program = make_program(config, info, mesh)
     held_out_splits = {dataset.validation_split or "validation": held_out}
     if dataset.test_split:

@@ -5,7 +5,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import grain
@@ -34,38 +34,21 @@ EVALUATION_BATCHES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A run before its first step, checked and ready to start.
+    """A run before its first step, checked and ready to start."""
 
-    Attributes:
-        config: the resolved configuration.
-        info: what is known about the data set.
-        source: raw training examples, as slow as config.upstream makes them.
-        first: the first training example, decoded, each array [1, ...].
-        program: the compiled programs.
-        held_streams: the streams that this process reads.
-        policy: what depends on echo.policy.
-        batches: the training batches.
-        transfer: brings batches to the devices.
-        validation: (arrays, mask) pairs of the validation split.
-        target: the value at which the run ends.
-        upstream_clock: what the limits of config.upstream go by; stopped while the run does not
-            train.
-        copies: how repeats are spread over the batches.
-    """
-
-    config: ConfigDict
+    config: ConfigDict  # resolved
     info: DatasetInfo
-    source: Source
-    first: Arrays
+    source: Source  # raw training examples, as slow as config.upstream makes them
+    first: Arrays  # the first training example, decoded, each array [1, ...]
     program: Program
-    held_streams: range
-    policy: FixedPolicy
-    batches: grain.IterDataset[Batch]
-    transfer: Transfer
-    validation: Iterable[EvaluationBatch]
-    target: records.Target
-    upstream_clock: StoppableClock
-    copies: CopyDiagnostics
+    held_streams: range  # the streams that this process reads
+    policy: FixedPolicy  # what depends on echo.policy
+    batches: grain.IterDataset[Batch]  # of training
+    transfer: Transfer  # brings batches to the devices
+    validation: Iterable[EvaluationBatch]  # (arrays, mask) pairs of the validation split
+    target: records.Target  # at which the run ends
+    upstream_clock: StoppableClock  # of config.upstream; stopped while the run does not train
+    copies: CopyDiagnostics  # how repeats are spread over the batches
 
     @functools.cached_property
     def repeated_rows(self) -> accounting.RepeatedRows:
@@ -89,18 +72,18 @@ def open_splits_of(config: ConfigDict) -> OpenData:
     source, held_out, info = open_data(config, clock)
     if config.dataset.test_split:  # which only `train.py --evaluate` reads
         open_split(config.dataset, config.dataset.test_split)
-    lengths = {"training": len(source), "validation": len(held_out)}
-    check_same(config, info, {f"number of {name} examples": n for name, n in lengths.items()})
+    check_same(config, info, {"training": len(source), "validation": len(held_out)})
     return OpenData(source, held_out, info, clock)
 
 
-def check_same(config: ConfigDict, info: DatasetInfo, others: dict[str, int] | None = None) -> None:
+def check_same(config: ConfigDict, info: DatasetInfo, examples: Mapping[str, int]) -> None:
     """Raises InputError if the processes of this run differ in their configuration or data, with
     which they would wait for one another forever, or mix different orders of the examples."""
     names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
     values = {f"config.{name}": nested(config, name) for name in names}
     values |= {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
-    processes.check_same(values | {f"the {name}": n for name, n in (others or {}).items()})
+    counts = {f"the number of {split} examples": number for split, number in examples.items()}
+    processes.check_same(values | counts)
 
 
 def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experiment:
@@ -162,7 +145,7 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         InputError: the configuration cannot be run.
     """
     check.check(config)
-    check_same(config, other.info)
+    check_same(config, other.info, {})
     return dataclasses.replace(
         other,
         config=config,

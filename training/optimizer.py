@@ -53,16 +53,11 @@ def _kernels(params):
 
 def hyperparameters(config: ConfigDict, progress: float) -> Hyperparameters:
     """The hyperparameters at `progress` in [0, 1] of the schedule's horizon."""
-    optimizer = config.optimizer
-    rate = optimizer.learning_rate * schedule_factor(optimizer.schedule, progress)
+    own = config.optimizer
+    rate = own.learning_rate * schedule_factor(own.schedule, progress)
     with np.errstate(over="ignore"):  # an infinite rate ends the run as diverged
-        learning_rate = np.float32(rate)
-    return Hyperparameters(
-        learning_rate=learning_rate,
-        momentum=np.float32(optimizer.momentum),
-        weight_decay=np.float32(optimizer.weight_decay),
-        beta2=np.float32(optimizer.beta2),
-    )
+        values = map(np.float32, (rate, own.momentum, own.weight_decay, own.beta2))
+        return Hyperparameters(*values)
 
 
 def schedule_factor(schedule: ConfigDict, progress: float) -> float:

@@ -33,26 +33,17 @@ class Ended(Exception):
 
 @dataclasses.dataclass
 class Counters:
-    """The position of a run; saved with every checkpoint.
-
-    Attributes:
-        evaluated, saved: how many multiples of the cadences of evaluation and saving have passed.
-        evaluated_step: the step of the last evaluation; -1 before the first.
-        value: the target's metric there.
-        best: the best validation value so far, {metric, value, fresh_examples, step}, or None.
-        best_step: its step; -1 before the first evaluation.
-        initial_loss: the training loss of step 1, before any update; 0.0 before it is known.
-    """
+    """The position of a run; saved with every checkpoint."""
 
     step: int = 0
     fresh_examples: int = 0
-    evaluated: int = 0
-    saved: int = 0
-    evaluated_step: int = -1
-    value: float | None = None
-    best: dict[str, Any] | None = None
+    evaluated: int = 0  # multiples of the cadence of evaluation that have passed
+    saved: int = 0  # multiples of the cadence of checkpoints
+    evaluated_step: int = -1  # of the last evaluation
+    value: float | None = None  # of the target's metric there
+    best: dict[str, Any] | None = None  # {metric, value, fresh_examples, step}
     best_step: int = -1
-    initial_loss: float = 0.0
+    initial_loss: float = 0.0  # the training loss of step 1, before any update
 
 
 class Run:
@@ -183,12 +174,11 @@ class Run:
                     self._step(stop)
                     return True
                 except Ended as ended:
-                    status, error = ended.args
-                except Exception as caught:
-                    if cli.is_disk_full(caught):
+                    self._end(*ended.args)
+                except Exception as error:
+                    if cli.is_disk_full(error):
                         raise
-                    status, error = "failed", self._recorded(caught)
-                self._end(status, error)
+                    self._end("failed", error)
                 return False
         except BaseException:
             self.close()
@@ -375,13 +365,12 @@ class Run:
 
     # The end.
 
-    def _recorded(self, error: Exception) -> str:
-        """Writes an error and where it came from to a file; returns it as one sentence."""
-        text = traceback.format_exc().encode(errors="backslashreplace")  # file names of any bytes
-        records.write_bytes(self.workdir / records.error_file(jax.process_index()), text)
-        return check.exhaustion(error, self.config) or f"{type(error).__name__}: {error}"
-
-    def _end(self, status: str, error: str | None) -> None:
+    def _end(self, status: str, error: str | Exception | None) -> None:
+        if isinstance(error, Exception):  # where it came from is written to a file
+            text = traceback.format_exc().encode(errors="backslashreplace")  # names of any bytes
+            records.write_bytes(self.workdir / records.error_file(jax.process_index()), text)
+            why = f"{type(error).__name__}: {error}"
+            error = check.exhaustion(error, self.config) or why
         with self.clock.paused():
             self._running.close()
         target, best = self.experiment.target, self.counters.best

@@ -28,24 +28,29 @@ class Stack:
     """
 
     def __init__(self, program: Program):
-        self._programs = _stacked_programs(program)
-        self._next, self._last = _Call(), _Call()
-
-    def request(self, lane: "StackedStepper", *inputs: Any) -> "_Call":
-        """Requests a step of `lane` on (rows, hyper, data_seed); returns the call that takes it."""
-        self._next.requests[lane] = inputs
-        return self._next
+        self._program = program
+        self._train, self._stack, self._unstack = _functions(program)
+        self.next, self._last = _Call(), _Call()
 
     def step(self) -> None:
         """Takes the steps that have been requested since the last call, if any.
 
         If the call fails, every lane gets the error when it reads its metrics or its state.
         """
-        if not self._next.requests:
+        if not self.next.requests:
             return
-        call, self._next = self._next, _Call()
+        call, self.next = self.next, _Call()
         try:
-            self._run(call)
+            states = self._stacked_states(call)
+            rows, hypers, data_seeds = zip(*call.requests.values(), strict=True)
+            by_place = [hypers[0]] * call.size  # any value for the places of lanes that have ended
+            for lane, hyper in zip(call.requests, hypers, strict=True):
+                by_place[call.places[lane]] = hyper
+            hypers_K = jax.tree.map(lambda *values: np.stack(values), *by_place)
+            # (states, rows, hypers, data_seed) -> (states, metrics); a metric is float32 [K]
+            arguments = (states, rows[0], hypers_K, data_seeds[0])
+            train = self._program.compile("stacked", self._train, arguments)
+            call.states, call.metrics = train(*arguments)
         except Exception as error:
             call.error = error
         for lane in call.requests:
@@ -54,29 +59,16 @@ class Stack:
 
     def unstacked(self, call: "_Call", lane: "StackedStepper") -> TrainState:
         """The state of one lane after `call`, which is the last one."""
-        call.check()
-        return self._programs.unstack(call.states, np.int32(call.places[lane]))
-
-    def _run(self, call: "_Call") -> None:
-        states = self._stacked_states(call)
-        rows, hypers, data_seeds = zip(*call.requests.values(), strict=True)
-        by_place = [hypers[0]] * call.size  # any value for the places of lanes that have ended
-        for lane, hyper in zip(call.requests, hypers, strict=True):
-            by_place[call.places[lane]] = hyper
-        hypers_K = jax.tree.map(lambda *values: np.stack(values), *by_place)
-        arguments = (states, rows[0], hypers_K, data_seeds[0])
-        call.states, call.metrics = self._programs.compile_train(*arguments)(*arguments)
+        return self._unstack(call.checked().states, np.int32(call.places[lane]))
 
     def _stacked_states(self, call: "_Call") -> TrainState:
         """The states to step from, after choosing the place of each lane in them."""
         last, lanes = self._last, list(call.requests)
-        if all(lane.call is last for lane in lanes):
-            last.check()
-            if 2 * len(lanes) > last.size:
-                call.places, call.size = last.places, last.size
-                return last.states
+        if all(lane.call is last for lane in lanes) and 2 * len(lanes) > last.checked().size:
+            call.places, call.size = last.places, last.size
+            return last.states
         call.places, call.size = {lane: place for place, lane in enumerate(lanes)}, len(lanes)
-        return self._programs.stack(tuple(lane.state for lane in lanes))
+        return self._stack(tuple(lane.state for lane in lanes))
 
 
 class StackedStepper:
@@ -85,6 +77,8 @@ class StackedStepper:
     Attributes:
         call: the stack's call that made the state; None for a state that was set.
     """
+
+    compiled = True  # the stack compiles once it knows how many lanes take part
 
     def __init__(self, stack: Stack, data_seed: int):
         self._stack, self._data_seed = stack, np.uint32(data_seed)
@@ -102,13 +96,10 @@ class StackedStepper:
     def state(self, state: TrainState) -> None:
         self._state, self.call = state, None
 
-    compiled = True  # the stack compiles once it knows how many lanes take part
-
-    def compile(self, rows: Rows, hyper: Hyperparameters) -> None: ...
-
     def step(self, rows: Rows, hyper: Hyperparameters) -> "_Call":
-        """Requests a step, which `Stack.step` takes."""
-        return self._stack.request(self, rows, hyper, self._data_seed)
+        """Requests a step; returns the call in which `Stack.step` takes it."""
+        self._stack.next.requests[self] = rows, hyper, self._data_seed
+        return self._stack.next
 
     def stepped(self, call: "_Call") -> None:
         """The stack has taken the step; the new state is in `call`."""
@@ -130,38 +121,30 @@ class _Call:
     metrics: Any = None  # float32 [size] by name
     error: Exception | None = None
 
-    def check(self) -> None:
+    def checked(self) -> "_Call":
         if self.error is not None:
             raise self.error
+        return self
 
     @functools.cached_property
     def values(self) -> dict[str, np.ndarray]:
-        self.check()
-        return jax.device_get(self.metrics)
+        return jax.device_get(self.checked().metrics)
 
 
-class StackedPrograms:
-    """Compiled functions for the stacked states of one program."""
+@functools.lru_cache(maxsize=8)  # shared by the groups of lanes of a search
+def _functions(program: Program) -> tuple[Any, Any, Any]:
+    """The training step of stacked states, and what stacks states and takes one out, jitted."""
+    stacked, own = jax.tree.map(sharding.stacked, program.state_shardings), program.state_shardings
+    step = jax.vmap(program.train_step, in_axes=(0, None, 0, None))
 
-    def __init__(self, program: Program):
-        stacked = jax.tree.map(sharding.stacked, program.state_shardings)
-        step = jax.vmap(program.train_step, in_axes=(0, None, 0, None))
-        self._program = program
-        self._train = jax.jit(step, donate_argnums=0, out_shardings=(stacked, program.replicated))
-        self.stack = jax.jit(
-            lambda states: jax.tree.map(lambda *arrays: jnp.stack(arrays), *states),
-            out_shardings=stacked,
-        )
-        self.unstack = jax.jit(
-            lambda states, place: jax.tree.map(lambda array: array[place], states),
-            out_shardings=program.state_shardings,
-        )
+    def stack(states: tuple[TrainState, ...]) -> TrainState:
+        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *states)
 
-    def compile_train(self, *arguments: Any) -> Any:
-        """The training step of several states on one batch: (states, rows, hypers, data_seed) ->
-        (states, metrics). Each field of `hypers` and each metric is float32 [states]."""
-        return self._program.compile("stacked", self._train, arguments)
+    def unstack(states: TrainState, place: jax.Array) -> TrainState:
+        return jax.tree.map(lambda array: array[place], states)
 
-
-# Shared by the groups of lanes of a search.
-_stacked_programs = functools.lru_cache(maxsize=8)(StackedPrograms)
+    return (
+        jax.jit(step, donate_argnums=0, out_shardings=(stacked, program.replicated)),
+        jax.jit(stack, out_shardings=stacked),
+        jax.jit(unstack, out_shardings=own),
+    )

@@ -30,37 +30,24 @@ Rows = tuple[Any, jax.Array, jax.Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class TrainState:
-    """Everything on the devices that a step reads and writes. It is donated to the step.
+    """Everything on the devices that a step reads and writes. It is donated to the step."""
 
-    Attributes:
-        params: trainable parameters, float32.
-        model_state: the network's other variables, such as batch norm's running statistics. Random
-            keys are held as their bits, uint32, which NumPy, checksums, and checkpoints support.
-        opt_state: of the optimizer.
-    """
-
-    params: nnx.State
+    params: nnx.State  # trainable, float32
+    # Other variables, such as batch norm's running statistics. Random keys are held as their bits,
+    # uint32, which NumPy, checksums, and checkpoints support.
     model_state: nnx.State
     opt_state: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Everything that determines the compiled programs. Equal tasks share them.
+    """Everything that determines the compiled programs. Equal tasks share them."""
 
-    Attributes:
-        workload: the network, loss, and metrics.
-        optimizer: a value of config.optimizer.name.
-        augment_on_device: whether the step augments its batch before the loss.
-        mesh: of devices.
-        sharding: of the parameters, a value of config.sharding.
-    """
-
-    workload: Workload
-    optimizer: str
-    augment_on_device: bool
+    workload: Workload  # the network, loss, and metrics
+    optimizer: str  # a value of config.optimizer.name
+    augment_on_device: bool  # whether the step augments its batch before the loss
     mesh: Mesh
-    sharding: str = "replicated"
+    sharding: str = "replicated"  # of the parameters, a value of config.sharding
 
 
 class Program:
@@ -73,7 +60,7 @@ class Program:
         train: the training step, jitted; see `train_step`.
 
     Raises:
-        sharding.MeshError: the mesh does not allow the task's sharding of the network.
+        InputError: the mesh does not allow the task's sharding of the network.
     """
 
     def __init__(self, task: Task):
@@ -83,8 +70,7 @@ class Program:
         self.replicated = sharding.replicated(task.mesh)
         self.state_shapes = shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
         split = functools.partial(sharding.parameter_shardings, task.mesh, task.sharding)
-        # Batch statistics are small, and always replicated.
-        small = jax.tree.map(lambda _: self.replicated, shapes.model_state)
+        small = jax.tree.map(lambda _: self.replicated, shapes.model_state)  # batch statistics
         self.state_shardings = state = TrainState(
             split(shapes.params), small, split(shapes.opt_state)
         )
@@ -92,9 +78,8 @@ class Program:
         on_cpu = task.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         self._init = jax.jit(self._init_arrays, out_shardings=state, compiler_options=options)
-        self.train = jax.jit(
-            self.train_step, donate_argnums=0, out_shardings=(state, self.replicated)
-        )
+        both = state, self.replicated
+        self.train = jax.jit(self.train_step, donate_argnums=0, out_shardings=both)
         self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self.replicated)
         self._compiled: dict[Any, Any] = {}
 
@@ -145,9 +130,16 @@ class Program:
 
     def model(self, params, model_state) -> nnx.Module:
         """The network with these variables; it may change its own, not those."""
+        if self.task.sharding == "fsdp":
+            # Gathered first, or the compiler might split activations the way the parameters are
+            # split, instead of by examples. In a function that is differentiated this makes the
+            # gradients whole, and the compiler finds out where each device needs its own part only.
+            # Asked for parts, it scatters the gradient of an embedding once for each group of
+            # positions (results/step.md).
+            params = jax.lax.with_sharding_constraint(params, self.replicated)
         model_state = jax.tree.map(_with_keys, self._model_variables, model_state)
         # copy=True, because batch norm writes its statistics inside this trace.
-        return nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
+        return nnx.merge(self._graphdef, params, model_state, copy=True)
 
     def train_step(
         self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
@@ -179,18 +171,6 @@ class Program:
         data, index_B, copy_B = rows
         augments, workload = self.task.augment_on_device, self.task.workload
         return workload.augment(data, data_seed, index_B, copy_B) if augments else data
-
-    def _gathered(self, params):
-        """Parameters as the network's arithmetic uses them: under fsdp gathered first, or the
-        compiler might split activations the way the parameters are split, instead of by examples.
-
-        In a function that is differentiated this makes the gradients whole, and the compiler finds
-        out where each device needs its own part only. Asked for parts, it scatters the gradient of
-        an embedding once for each group of positions (results/step.md).
-        """
-        if self.task.sharding != "fsdp":
-            return params
-        return jax.lax.with_sharding_constraint(params, self.replicated)
 
 
 def _key_bits(variables: Any) -> Any:

@@ -12,7 +12,8 @@ from runs import records
 from runs.progress import Progress
 from tests.helpers.runs import echoing, mini, numbers, preempt, stop_at_call
 from tests.helpers.small_studies import study
-from training import lanes, stacked
+from training import lanes
+from training.step import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of 1e39
 
@@ -57,13 +58,14 @@ def apart(tmp_path_factory):
 def calls(monkeypatch):
     """The sizes of the stacks that the step was called with, one a call."""
     sizes = []
-    original = stacked.StackedPrograms.compile_train
+    original = Program.compile
 
-    def compile_train(self, *arguments):
-        sizes.append(len(arguments[2].learning_rate))
-        return original(self, *arguments)
+    def compile_(self, name, function, arguments):
+        if name == "stacked":
+            sizes.append(len(arguments[2].learning_rate))
+        return original(self, name, function, arguments)
 
-    monkeypatch.setattr(stacked.StackedPrograms, "compile_train", compile_train)
+    monkeypatch.setattr(Program, "compile", compile_)
     return sizes
 
 
@@ -126,10 +128,14 @@ def test_lanes_at_different_steps_are_stacked_once_they_meet(apart, tmp_path, ca
 def test_lanes_with_different_losses_form_separate_stacks_and_fail_separately(
     tmp_path, monkeypatch
 ):
-    def fail(programs, states, rows, hypers, data_seed):
-        raise RuntimeError(f"no room for {len(hypers.learning_rate)}")
+    original = Program.compile
 
-    monkeypatch.setattr(stacked.StackedPrograms, "compile_train", fail)
+    def fail(self, name, function, arguments):
+        if name == "stacked":
+            raise RuntimeError(f"no room for {len(arguments[2].learning_rate)}")
+        return original(self, name, function, arguments)
+
+    monkeypatch.setattr(Program, "compile", fail)
     configs = [mini(loss__label_smoothing=smoothing) for smoothing in (0.0, 0.1, 0.1)]
     results = lanes.train(configs, in_directory(tmp_path)[:3], QUIET, stacked=True)
     assert {result["status"] for result in results} == {"failed"}

@@ -49,6 +49,7 @@ REFUSED = [
     ({"sharding": "zero"}, "sharding is 'zero'"),
     ({"sharding": "tensor"}, "sharding is 'tensor'"),
     ({"mesh__data": 3}, "mesh is data=3"),
+    ({"mesh__model": 3}, "model=3"),
     ({"echo__insertion": "before_augmentation", "echo__placement": "device"}, "augment_on"),
     ({"echo__insertion": "after_batching", "augment_on": "device"}, "augment_on is 'device'"),
     (
@@ -139,13 +140,6 @@ def test_fsdp_splits_the_largest_divisible_axis_the_last_of_ties_and_nothing_sma
         "enough": (None, "data"),
         "indivisible": (),
     }
-
-
-def test_a_mesh_of_all_devices_leaves_none_idle(monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda: ["device"] * 4)
-    for data, model in ((0, 3), (3, 2)):
-        with pytest.raises(cli.InputError, match=f"model={model}"):
-            sharding.make_mesh(data, model)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import train
 from analysis import gradients, load
 from models.resnet import STAGES
 from runs import records
-from runs.progress import Progress
 from tests.helpers import golden
 from tests.helpers.golden_worker import SHORT_STAGES, workloads
 from tests.helpers.runs import (
@@ -25,7 +24,7 @@ from tests.helpers.runs import (
     records_of,
     stop_at,
 )
-from training import gradient_statistics, lanes
+from training import gradient_statistics
 
 NAMES = ("gradient_squared_norm", "gradient_noise_trace", "gradient_cosine", "gradient_norm_ratio")
 
@@ -271,19 +270,6 @@ def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
     assert [r for r in records_of(tmp_path / "run") if r["step"] > 9] == whole
     plain = mini(**fields)
     assert_equal_but_for_gradients(plain, uninterrupted(plain), tmp_path / "run")
-
-
-def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
-    fields = echoing("before_augmentation", 100) | ON | {"budget__fresh_examples": 320}
-    configs = [mini(**fields, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
-    workdirs = [tmp_path / "0", tmp_path / "1"]
-    lanes.train(configs, workdirs, Progress(quiet=True), stacked=True)
-    for config, workdir in zip(configs, workdirs, strict=True):
-        alone, stacked = map(gradients.gradient_statistics, (uninterrupted(config), workdir))
-        assert len(alone) == len(stacked) == 13
-        assert alone["step"].tolist() == stacked["step"].tolist()
-        for name in ("fresh_loss", "repeat_loss", "fresh_rows", "gradient_noise_trace"):
-            np.testing.assert_allclose(alone[name], stacked[name], rtol=2e-3)
 
 
 def test_reading_gives_one_row_per_measured_step_and_other_analysis_ignores_them(uninterrupted):

@@ -8,16 +8,14 @@ from flax import nnx
 
 import train
 from runs import cli, records
-from runs.progress import Progress
 from tests.helpers.runs import (
     EIGHT_STEPS,
     assert_equal_runs,
     echoing,
     mini,
     preempt,
-    records_of,
 )
-from training import lanes, optimizer, step
+from training import optimizer
 from training.experiment import make_experiment
 from workloads import networks
 
@@ -100,25 +98,3 @@ def test_a_run_that_is_stopped_ends_like_one_that_is_not_and_is_exported(tmp_pat
     arrays = np.load(tmp_path / "b" / records.PARAMETERS)
     assert arrays["model_state/dropout/rngs/key"].dtype == np.uint32
     assert arrays["model_state/dropout/rngs/count"] > 0
-
-
-def losses_of(workdir):
-    return [record["loss"] for record in records_of(workdir) if record["split"] == "train"]
-
-
-def test_stacked_lanes_drop_what_the_runs_alone_drop(tmp_path):
-    configs = [configuration(seed__model=seed) for seed in (0, 1)]
-    workdirs = [tmp_path / f"lane{number}" for number in (0, 1)]
-    lanes.train(configs, workdirs, Progress(quiet=True), stacked=True)
-    for number, config in enumerate(configs):
-        train.train(config, tmp_path / f"alone{number}")
-        alone = losses_of(tmp_path / f"alone{number}")
-        np.testing.assert_allclose(losses_of(workdirs[number]), alone, rtol=1e-4)
-
-
-def test_a_variable_may_be_a_number():
-    variables = {"calls": 0, "rate": 0.5, "key": jax.random.key(3)}
-    bits = step._key_bits(variables)
-    assert (bits["calls"], bits["rate"]) == (0, 0.5)
-    restored = jax.tree.map(step._with_keys, variables, bits)
-    assert jax.random.key_data(restored["key"]).tolist() == bits["key"].tolist()
