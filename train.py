@@ -71,6 +71,7 @@ from training import evaluate
 from training.run import Run
 
 
+@processes.fixed_settings()
 def train(
     config: ConfigDict,
     workdir: str | pathlib.Path,

@@ -65,16 +65,23 @@ def remarks(dataset: Any) -> list[str]:
     """What to say of the splits of `dataset` (config.dataset) before training on them."""
     try:
         train, validation, notes = split_names(dataset)
-        (one, info), (other, _) = (open_split(dataset, name) for name in (train, validation))
+        source, info = open_split(dataset, train)
+        fields = {"validation_split": validation, "test_split": dataset.test_split}
+        shared = []
+        for field, split in fields.items():
+            other = open_split(dataset, split)[0] if split else source
+            overlap = any(a.overlaps(b) for a in source.slices for b in other.slices)
+            if split == train or (split and overlap):
+                shared.append(f"{field}={split!r}")
     except (SourceError, RecordError):  # which opening them raises
         return []
     if is_own_data(dataset.name):
         notes = (*notes, *info.notes)
-    if train != validation and not any(a.overlaps(b) for a in one.slices for b in other.slices):
+    if not shared:
         return list(notes)
     return [  # no error: the accuracy on training examples is one measure of memorization
-        f"warning: config.dataset.train_split={train!r} and validation_split={validation!r} share "
-        "records, so the target is measured on examples that were trained on",
+        f"warning: config.dataset.train_split={train!r} and {' and '.join(shared)} share records, "
+        "so what is measured there is measured on examples that were trained on",
         *notes,
     ]
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.metadata
+import os
 import pathlib
 import platform
 import subprocess
@@ -16,6 +17,7 @@ from runs.study import flat
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 PACKAGES += ("ml-collections", "sentencepiece")
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # of the environment
 SYSTEM = "system"  # in hardware; its version changes neither numbers nor pace
 
 
@@ -111,7 +113,15 @@ def _hardware() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cpu_count": usable_cores(),
         "system": platform.platform(terse=True),
+        **_settings(jax.config.values["jax_default_matmul_precision"]),
     }
+
+
+def _settings(matmul_precision: str | None) -> dict[str, str]:
+    """What was set of that which may change numbers by rounding; see also runs/processes.py."""
+    settings = {name: os.environ.get(name) for name in _FLAGS}
+    settings["matmul_precision"] = matmul_precision
+    return {name: value for name, value in settings.items() if value}
 
 
 def _cpu_name() -> str:

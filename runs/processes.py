@@ -4,10 +4,11 @@ Process 0 writes a run's files and makes all decisions that the processes do not
 identically. A single process does not communicate.
 """
 
+import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -26,6 +27,23 @@ _LAUNCHERS = {
     "OMPI_MCA_orte_hnp_uri": "OMPI_COMM_WORLD_SIZE",
 }
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
+
+
+# Settings of JAX with which a run would compute other numbers, or nothing. The environment and
+# the caller of `train.train` may have set others.
+_SETTINGS = {
+    "jax_enable_x64": False,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_legacy_prng_key": "allow",
+    "jax_disable_jit": False,
+    "jax_no_execution": False,
+    "jax_debug_key_reuse": False,
+    "jax_transfer_guard": "allow",
+}
 
 
 def initialize() -> None:
@@ -49,12 +67,33 @@ def initialize() -> None:
     _check_devices(platforms)
 
 
+def _fix_settings() -> dict[str, Any]:
+    """Makes `_SETTINGS`; returns what they were."""
+    before = {name: getattr(jax.config, name) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        jax.config.update(name, value)
+    return before
+
+
+@contextlib.contextmanager
+def fixed_settings() -> Iterator[None]:
+    """Within, JAX's settings are those that runs need; see runs/origins.py for the others."""
+    before = _fix_settings()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
 def check_devices() -> None:
-    """Initializes JAX's devices; raises InputError if this process has none of JAX_PLATFORMS."""
+    """Initializes JAX's devices and settings; raises InputError if this process has none of
+    JAX_PLATFORMS."""
     _check_devices(_with_host())
 
 
 def _check_devices(platforms: str) -> None:
+    _fix_settings()
     try:
         jax.devices()
         kinds = {device.platform for device in jax.local_devices()}

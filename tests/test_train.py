@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import train
-from runs import cli, clock, records
+from runs import cli, clock, origins, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
 from tests.helpers.runs import (
@@ -30,8 +30,10 @@ from tests.helpers.runs import (
     run_command,
     stop_at,
 )
+from tests.helpers.small_studies import RecordedProgress
 from training import run
 from training.experiment import make_experiment
+from training.step import program
 
 
 def test_a_killed_process_resumes_from_its_last_checkpoint(tmp_path, uninterrupted):
@@ -287,6 +289,39 @@ def test_the_record_says_what_was_run_where_and_on_which_data(uninterrupted):
     assert record["hardware"]["platform"] == jax.default_backend()
     assert len(record["dataset"]["fingerprint"]) == 16
     assert list((workdir / records.TENSORBOARD).iterdir())
+
+
+def test_settings_of_jax_change_no_number_and_what_may_is_said(tmp_path, uninterrupted):
+    config = mini(**EIGHT_STEPS, log_every_steps=1, loss__label_smoothing=0.0125)
+    odd = {
+        "jax_enable_x64": True,
+        "jax_default_prng_impl": "rbg",
+        "jax_random_seed_offset": 5,
+        "jax_threefry_partitionable": False,
+        "jax_numpy_dtype_promotion": "strict",
+        "jax_numpy_rank_promotion": "raise",
+        "jax_transfer_guard": "disallow",
+        "jax_disable_jit": True,
+        "jax_no_execution": True,
+        "jax_default_matmul_precision": "highest",
+    }
+    before = {name: getattr(jax.config, name) for name in odd}
+    said = RecordedProgress()
+    preempt(config, tmp_path, 3)
+    origins.describe.cache_clear()
+    try:
+        for name, value in odd.items():
+            jax.config.update(name, value)
+        program.cache_clear()  # so that it is traced and compiled again
+        assert train.train(config, tmp_path, said)["status"] == "exhausted"
+        assert {name: getattr(jax.config, name) for name in odd} == odd
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        origins.describe.cache_clear()
+        program.cache_clear()
+    assert records_of(tmp_path) == records_of(uninterrupted(config))
+    assert "matmul_precision (None before, 'highest' now)" in " ".join(said.lines)
 
 
 def test_training_learns(tmp_path):

@@ -22,6 +22,7 @@ from training.experiment import check_same, held_out_batches, make_program
 MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", *base.CHANGE_ROUNDING)
 
 
+@processes.fixed_settings()
 def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Evaluates the run in `workdir`.
 
@@ -38,8 +39,8 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         The content of evaluation.json.
 
     Raises:
-        InputError: there is no run, it is being trained, it has no evaluated checkpoint, or a
-            record cannot be decoded, or a device has too little memory.
+        InputError: there is no run, it is being trained, it has no evaluated checkpoint, its data
+            have changed, a record cannot be decoded, or a device has too little memory.
     """
     for override in overrides:
         name = override.removeprefix("--config.").partition("=")[0]
@@ -48,16 +49,21 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
                 f"config.{name} cannot be given with --evaluate, which uses the run's own; "
                 f"allowed: {', '.join(MAY_CHANGE)}"
             )
-    stored, status, step = processes.decided_by_first(lambda: _run_of(workdir))
+    record, status, step = processes.decided_by_first(lambda: _run_of(workdir))
     config = base.get_config()
     with config.unlocked():  # the run's configuration file may have added fields
-        config.update(ConfigDict(stored))
+        config.update(ConfigDict(record["config"]))
     cli.override(config, overrides)
     config.echo.insertion = "none"  # whatever was echoed, nothing is now
     mesh, dataset = sharding.make_mesh(config.mesh.data, config.mesh.model), config.dataset
     check.check_devices(config, mesh.shape["data"])
     _, held_out, info = splits.open_splits(dataset)
     check_same(config, info, {})
+    if info.fingerprint != record["dataset"]["fingerprint"]:
+        raise cli.InputError(
+            f"the data set {dataset.name!r} is not the one that {workdir} was trained on, or has "
+            "changed since; restore it, or say where it is with --config.dataset.data_dir"
+        )
     program = make_program(config, info, mesh)
     held_out_splits = {dataset.validation_split or "validation": held_out}
     if dataset.test_split:
@@ -103,7 +109,7 @@ def open_test_split(config: ConfigDict) -> Source:
 
 
 def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
-    """The configuration, the status, and the best step of a run that no process is training."""
+    """The content of config.json, the status, and the best step of a run that no process trains."""
     with cli.damage_explained(f"the run in {workdir}"), cli.writing_to(workdir):
         record = records.read_json(workdir / records.CONFIG)
         result = records.read_json(workdir / records.RESULT) or {"status": "interrupted"}
@@ -123,7 +129,7 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
             "of its target's metric, or config.checkpoint_every_fresh_examples is 0; resume the "
             "run if it was interrupted, or give another one"
         )
-    return record["config"], result["status"], step
+    return record, result["status"], step
 
 
 def _newest_best(kept: checkpoints.Checkpoints) -> int | None:

@@ -25,6 +25,7 @@ from training.step import Program, Rows
 from training.transfer import Transfer
 
 
+@processes.fixed_settings()
 def train(
     configs: Sequence[ConfigDict],
     workdirs: Sequence[pathlib.Path],

@@ -98,8 +98,11 @@ class Run:
         self._saved = -1  # the step of the last checkpoint
         self._open = contextlib.ExitStack()  # the directory and what follows the run
         tools, say = tools or tracking.Tools(root=workdir), self.progress.say
-        explained = cli.disk_full_named(workdir), check.exhaustion_explained(config)
-        with explained[0], explained[1], contextlib.ExitStack() as opened:
+        with (
+            cli.disk_full_named(workdir),
+            check.exhaustion_explained(config),
+            contextlib.ExitStack() as opened,
+        ):
             record = self._enter(experiment, None if locked else opened)
             if self.result is not None:  # it has ended before
                 tools.copy(workdir, say)

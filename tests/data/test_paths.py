@@ -173,6 +173,12 @@ def test_splits_that_share_records_are_found(train_split, held_out, shared, writ
     assert all(train_split in line and held_out in line for line in said)
 
 
+def test_a_test_split_that_shares_records_is_found(write, tmp_path):
+    fields = {"train_split": "train", "validation_split": "validation"}
+    dataset = dataset_of(tmp_path, write("folder"), **fields, test_split="train[:5]")
+    assert "test_split='train[:5]'" in splits.remarks(dataset)[0]
+
+
 # --- layouts
 
 

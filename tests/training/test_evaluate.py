@@ -115,7 +115,14 @@ def _in_training(workdir):
     return workdirs.held(workdir / records.LOCK)
 
 
+def _on_other_data(workdir):
+    record = records.read_json(workdir / records.CONFIG)
+    record["dataset"]["fingerprint"] = "0" * 16
+    records.write_json(workdir / records.CONFIG, record)
+
+
 REFUSED = {
+    "on other data": _on_other_data,
     "elsewhere": lambda run: shutil.rmtree(run),
     "without checkpoints": lambda run: shutil.rmtree(run / records.CHECKPOINTS),
     "without its best": _without_its_best,
