@@ -183,6 +183,7 @@ def test_a_damaged_image_ends_a_run_which_resumes_bit_for_bit(tmp_path):
     for path in [*(tmp_path / "own").rglob("*.png")]:
         path.rename(path.with_name(f"{path.stem}\udcff.png"))  # a name of any bytes
     where = {"dataset__name": "folder:own", "dataset__data_dir": str(tmp_path)}
+    where["dataset__test_split"] = ""
     config = mini(**EIGHT_STEPS | where)
     source, _ = splits.open_source("folder:own", "train", str(tmp_path))
     (last,) = record_numbers(np.array([59]), 60, config.seed.data)  # of the first epoch
