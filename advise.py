@@ -114,16 +114,16 @@ def without_echoing(config: ConfigDict) -> ConfigDict:
 def host_stages(config: ConfigDict, opened: Experiment) -> list[tuple[str, Callable[[Any], Any]]]:
     """The stages of pipeline/build.py without echoing, and batching."""
     config, workload = without_echoing(config), opened.program.task.workload
-    read = build.fresh_examples(config, opened.source, workload)
+    examples = build.examples_of(config, opened.source, workload)
     chunk = math.gcd(CHUNK, config.batch_size)
     augment = build.host_augmentation(config, workload, opened.first)
 
     def numbered(call: int) -> Batch:
-        return read.read(read.first_copy(None, range(call * chunk, (call + 1) * chunk)))
+        return examples.read(examples.rows(range(call * chunk, (call + 1) * chunk)))
 
     return [
         ("read", numbered),
-        ("decode", read.decode),
+        ("decode", examples.decode),
         ("augment", augment),
         ("batch", concatenate),
     ]

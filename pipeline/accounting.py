@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 import echo
 from echo.auto import DecidedOrder, Repeats, round_size, store_rows
 from echo.diagnostics import CopyDiagnostics, Stream
-from pipeline import epoch_repeats
+from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import derived_seed
 from runs.study import augments_repeats, default_buffer, default_max_factor
 
@@ -34,7 +34,7 @@ def copy_diagnostics(config: ConfigDict, num_examples: int) -> CopyDiagnostics:
         num_examples: the size of the training split.
     """
     if config.dataset.spaced_epochs > 1:
-        order = epoch_repeats.PassesOrder(epoch_repeats.passes_of(config, num_examples))
+        order = Passes.of(config, num_examples)
         return CopyDiagnostics(config.batch_size, [Stream(order, config.batch_size)])
     if config.echo.policy == "fixed":
         streams = _fixed_streams(config, range(config.echo.streams))

@@ -9,7 +9,7 @@ the conditions of a study, but for how far they read ahead (`_stream_batches`, `
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import grain
 import numpy as np
@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 import echo
 from data.sources import Source
 from data.throttle import StoppableClock
-from pipeline import epoch_repeats
-from pipeline.augment import LENGTHS, host_augmentation
+from pipeline.augment import host_augmentation
+from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import (
     CHUNK,
     CORES,
@@ -27,38 +27,21 @@ from pipeline.map_datasets import (
     Batch,
     Batches,
     Decode,
-    MapChunks,
-    Read,
+    Examples,
+    FreshOrder,
     Stage,
-    decode_records,
 )
 from pipeline.streams import ConcatenatedStreams, FixedPolicy
+from workloads.interface import LENGTHS, Workload
 
 # Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
 _AHEAD_BYTES = 2**29
 
 
-class StageFunctions(Protocol):
-    """The part of a workload that the pipeline uses; see `workloads.interface.Workload`.
-
-    One that supports dataset.fused_decode also has decode_cropped(records, seed, index_n, copy_n),
-    which decodes and crops at random; `augment` then skips the crop.
-    """
-
-    def decode(self, records: list[dict[str, Any]]) -> Any:
-        """Decodes raw records into stacked arrays, on the host."""
-        ...
-
-    def augment(self, data: Any, seed: Any, index_B: Any, copy_B: Any) -> Any:
-        """Augments stacked arrays; a JAX function. The randomness of row b depends only on
-        (seed, index_B[b], copy_B[b]), all uint32."""
-        ...
-
-
 def build(
     config: ConfigDict,
     source: Source,
-    functions: StageFunctions,
+    workload: Workload,
     held: range | None = None,
     policy: FixedPolicy | None = None,
     first: Arrays | None = None,
@@ -69,7 +52,7 @@ def build(
     Args:
         config: a resolved configuration.
         source: raw records of the training split.
-        functions: the workload's decode and augment.
+        workload: decodes and augments.
         held: the streams that this process reads; None for all. Batches contain only their rows,
             but count the fresh examples of all streams.
         policy: how the streams echo, count fresh examples, and end; None for `FixedPolicy`. For
@@ -85,14 +68,14 @@ def build(
         raise ValueError("echo.policy=auto needs policy=AutoPolicy(config, ...)")
     held = range(config.echo.streams) if held is None else held
     policy = policy or FixedPolicy(config, held)
-    first = first_example(config, source, functions) if first is None else first
-    augment = host_augmentation(config, functions, first, clock)
+    first = first_example(config, source, workload) if first is None else first
+    augment = host_augmentation(config, workload, first, clock)
     example_bytes = sum(array.nbytes for array in first.values())
     ahead = batch_options(config.batch_size // config.echo.streams, len(held), example_bytes)
     parts = {}
     for stream in held:
-        read = fresh_examples(config, source, functions, stream)
-        parts[stream] = _stream_batches(config, read, augment, policy.echo_stage(stream), ahead)
+        examples = examples_of(config, source, workload, stream)
+        parts[stream] = _stream_batches(config, examples, augment, policy.echo_stage(stream), ahead)
     region = "batch" if config.echo.insertion == "none" else "echo"
     batches = ConcatenatedStreams(parts, policy, region)
     if config.prefetch and policy.read_ahead:
@@ -104,7 +87,7 @@ def build(
 
 def _stream_batches(
     config: ConfigDict,
-    read: Read,
+    examples: Examples,
     augment: Stage,
     echo_stage: Callable[..., grain.IterDataset],
     ahead: grain.ReadOptions,
@@ -114,39 +97,44 @@ def _stream_batches(
     insertion, rows = config.echo.insertion, config.batch_size // config.echo.streams
     # Single examples are read on all cores, two batches ahead.
     examples_ahead = grain.ReadOptions(num_threads=CORES, prefetch_buffer_size=2 * rows)
+    by_batch = rows if insertion == "after_batching" else None
+    numbered = functools.partial(_batch, examples.order, by_batch)
 
-    # read -> decode: both are in `read`
-    if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
-        return epoch_repeats.batches(config, read, augment, rows).to_iter_dataset(ahead)
+    # read -> decode: both are in `examples`
     if insertion == "before_augmentation":  # echo -> augment -> batch, a whole batch at a time
-        echoed = echo_stage(read, batch_size=rows, read_options=examples_ahead)
-        return echoed.map(functools.partial(_batch, read, None)).map(augment)
+        echoed = echo_stage(examples, batch_size=rows, read_options=examples_ahead)
+        return echoed.map(numbered).map(augment)
 
     # -> augment
-    examples = MapChunks(read, lambda data, i: augment(read.first_copy(data, i)).data)
+    examples = examples.then(augment)
     if insertion == "after_augmentation":  # echo -> batch
         echoed = echo_stage(examples, batch_size=rows, read_options=examples_ahead)
-        return echoed.map(functools.partial(_batch, read, None))
+        return echoed.map(numbered)
 
     # -> batch
     batches = Batches(examples, rows)
     if insertion == "after_batching":
-        echoed = echo_stage(batches, read_options=ahead)
-    else:  # "none": no echo stage and no buffer
-        once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
-        echoed = once.to_iter_dataset(ahead)
-    return echoed.map(functools.partial(_batch, read, rows))
+        return echo_stage(batches, read_options=ahead).map(numbered)
+
+    def once(number: int, data: Arrays) -> Batch:  # "none": no echo stage and no buffer
+        stop = (number + 1) * rows
+        index, copy = examples.order.locate(range(stop - rows, stop))
+        return Batch(data, index, copy, examples.order.admitted(stop))
+
+    return batches.map_with_index(once).to_iter_dataset(ahead)
 
 
-def fresh_examples(
-    config: ConfigDict, source: Source, functions: StageFunctions, stream: int = 0
-) -> Read:
-    """The fresh examples of a stream, read and decoded."""
-    decode, fresh = _training_decode(config, functions), config.budget.fresh_examples
-    return Read(source, config.seed.data, fresh, decode, stream, config.echo.streams)
+def examples_of(
+    config: ConfigDict, source: Source, workload: Workload, stream: int = 0
+) -> Examples:
+    """The examples of a stream, read and decoded."""
+    order: Any = FreshOrder(config.budget.fresh_examples, stream, config.echo.streams)
+    if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
+        order = Passes.of(config, len(source))
+    return Examples(source, config.seed.data, order, _training_decode(config, workload))
 
 
-def first_example(config: ConfigDict, source: Source, functions: StageFunctions) -> Arrays:
+def first_example(config: ConfigDict, source: Source, workload: Workload) -> Arrays:
     """Decodes record 0. Each array is [1, ...]; other examples have the same shapes.
 
     With `fused_decode`, which draws crops in JAX, this compiles for all lengths of chunks, so that
@@ -155,31 +143,33 @@ def first_example(config: ConfigDict, source: Source, functions: StageFunctions)
     Raises:
         RecordError: the record cannot be decoded.
     """
-    decode = _training_decode(config, functions)
+    decode = _training_decode(config, workload)
 
     def decode_as_chunks(records: Any, index_n: np.ndarray, copy_n: np.ndarray) -> Arrays:
         for n in LENGTHS:
             decode([*records] * n, index_n.repeat(n), copy_n.repeat(n))
         return decode(records, index_n, copy_n)
 
-    return decode_records(source, [0], decode_as_chunks if config.dataset.fused_decode else decode)
+    fused = config.dataset.fused_decode
+    record = Examples(source, None, FreshOrder(1), decode_as_chunks if fused else decode)
+    return record.stacked_items([0])
 
 
-def _training_decode(config: ConfigDict, functions: Any) -> Decode:
+def _training_decode(config: ConfigDict, workload: Any) -> Decode:
     if not config.dataset.fused_decode:
-        return lambda records, index_n, copy_n: functions.decode(records)
+        return lambda records, index_n, copy_n: workload.decode(records)
     seed = config.seed.data
-    return lambda records, index_n, copy_n: functions.decode_cropped(records, seed, index_n, copy_n)
+    return lambda records, index_n, copy_n: workload.decode_cropped(records, seed, index_n, copy_n)
 
 
-def _batch(read: Read, rows: int | None, echoed: echo.Echoed) -> Batch:
+def _batch(order: Any, rows: int | None, echoed: echo.Echoed) -> Batch:
     """Echoed examples (rows = None), or an echoed batch of so many rows, numbered by their places
     in the whole fresh stream."""
 
     def fresh_index(items: Any) -> np.ndarray:
-        if rows is None:
-            return read.fresh_index(items)
-        return read.fresh_index(np.asarray(items)[..., None] * rows + np.arange(rows))
+        if rows is not None:
+            items = np.asarray(items)[..., None] * rows + np.arange(rows)
+        return order.locate(items)[0]
 
     data, index = echoed.item, fresh_index(echoed.index)
     if isinstance(data, echo.GatherPlan):

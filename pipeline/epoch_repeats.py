@@ -8,18 +8,16 @@ training curve shows what repetition gains when repeats are as far apart as poss
 import functools
 from collections.abc import Sequence
 
-import grain
 import numpy as np
 from ml_collections import ConfigDict
-
-from pipeline.map_datasets import Arrays, Batch, Batches, MapChunks, Read, StackedItems, Stage
 
 
 class Passes:
     """The order of the k*N copies of N fresh examples, in passes over n examples each.
 
     The first n examples come in their own order, then k - 1 times in other orders, then the next n
-    examples, and so on. The last group may be shorter.
+    examples, and so on. The last group may be shorter. For `pipeline.map_datasets.Read` it is what
+    a FreshOrder is, and for `echo.diagnostics` what a cursor is.
 
     Args:
         num_fresh: N.
@@ -29,14 +27,21 @@ class Passes:
     """
 
     def __init__(self, num_fresh: int, pass_length: int, passes: int, seed: int):
-        self._num_fresh, self._pass_length = num_fresh, pass_length
-        self._passes, self._seed = passes, seed
+        self._arguments = num_fresh, pass_length, passes, seed
+        self._num_fresh, self._pass_length, self._passes, self._seed = self._arguments
         self._order = functools.lru_cache(maxsize=4)(self._drawn_order)
+        self.position = 0  # of `take`
+
+    @classmethod
+    def of(cls, config: ConfigDict, num_examples: int) -> "Passes":
+        """The order of a run over a data set of `num_examples` examples."""
+        times, seed = config.dataset.spaced_epochs, config.seed.data
+        return cls(config.budget.fresh_examples, num_examples, times, seed)
 
     def __len__(self) -> int:
         return self._passes * self._num_fresh
 
-    def fresh_and_copy(self, positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The fresh example and the copy number at each position, int64 [n] each."""
         pairs = [self._at(int(position)) for position in positions]
         fresh_n, copy_n = np.asarray(pairs, np.int64).reshape(-1, 2).T
@@ -47,9 +52,17 @@ class Passes:
         group, within = divmod(positions, self._passes * self._pass_length)
         return group * self._pass_length + min(within, self._length(group))
 
-    def oldest(self, positions: int) -> int:
-        """An example before which none occurs again after the first `positions` copies."""
-        return positions // (self._passes * self._pass_length) * self._pass_length
+    def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The next n copies: their fresh examples and copy numbers."""
+        start, self.position = self.position, min(self.position + n, len(self))
+        return self.locate(range(start, self.position))
+
+    def oldest(self) -> int:
+        """An example before which none occurs again after the copies taken so far."""
+        return self.position // (self._passes * self._pass_length) * self._pass_length
+
+    def rewound(self, position: int) -> "Passes":
+        return Passes(*self._arguments)
 
     def _at(self, position: int) -> tuple[int, int]:
         group, within = divmod(position, self._passes * self._pass_length)
@@ -64,60 +77,3 @@ class Passes:
     def _drawn_order(self, group: int, copy: int) -> np.ndarray:
         random = np.random.default_rng([self._seed, group, copy])
         return random.permutation(self._length(group))
-
-
-class PassesOrder:
-    """The copies of `passes` in order, as `echo.diagnostics` takes them."""
-
-    def __init__(self, passes: Passes):
-        self._passes, self.position = passes, 0
-
-    def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        stop = min(self.position + n, len(self._passes))
-        copies = self._passes.fresh_and_copy(range(self.position, stop))
-        self.position = stop
-        return copies
-
-    def oldest(self) -> int:
-        return self._passes.oldest(self.position)
-
-    def rewound(self, position: int) -> "PassesOrder":
-        return PassesOrder(self._passes)
-
-
-class EpochRepeats(StackedItems):
-    """The copies of a fresh stream, in the order of `passes`."""
-
-    def __init__(self, read: Read, passes: Passes):
-        super().__init__(read)
-        self._read, self.passes = read, passes
-
-    def __len__(self) -> int:
-        return len(self.passes)
-
-    def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        rows = Batch(None, *self.passes.fresh_and_copy(indices), 0)
-        return self._read.decode(self._read.read(rows)).data
-
-
-def passes_of(config: ConfigDict, num_examples: int) -> Passes:
-    """The passes of a run over a data set of `num_examples` examples."""
-    times, seed = config.dataset.spaced_epochs, config.seed.data
-    return Passes(config.budget.fresh_examples, num_examples, times, seed)
-
-
-def batches(
-    config: ConfigDict, read: Read, augment: Stage, batch_size: int
-) -> grain.MapDataset[Batch]:
-    """Batches of repeated epochs; each copy is augmented independently."""
-    passes = passes_of(config, read.num_records)
-    locate = passes.fresh_and_copy
-    repeats = EpochRepeats(read, passes)
-    examples = MapChunks(repeats, lambda data, i: augment(Batch(data, *locate(i), 0)).data)
-
-    def batch(number: int, data: Arrays) -> Batch:
-        end = (number + 1) * batch_size
-        index, copy = locate(range(end - batch_size, end))
-        return Batch(data, index, copy, passes.admitted(end))
-
-    return Batches(examples, batch_size).map_with_index(batch)

@@ -5,10 +5,12 @@ stream as one dict of arrays with a leading axis. A vectorized function therefor
 chunk instead of once per example. Several threads may request any index at any time.
 """
 
+import dataclasses
 import functools
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import grain
@@ -64,92 +66,101 @@ class Batch(NamedTuple):
 Stage = Callable[[Batch], Batch]
 
 
-def decode_records(source: Source, numbers: Sequence[int], decode: Decode) -> Arrays:
-    """Reads the records `numbers` and decodes them together, as copy 0 of the fresh examples of
-    these numbers; raises RecordError for the first that cannot be read or decoded."""
-    index_n = np.asarray(numbers, np.int64)
-    rows = Batch(source.__getitems__(numbers), index_n, np.zeros_like(index_n), 0)
-    return decode_rows(rows, decode, lambda row: source.where(numbers[row]))
+@dataclasses.dataclass(frozen=True)
+class FreshOrder:
+    """The order of a stream: fresh examples stream, stream + streams, ..., each once.
+
+    Attributes:
+        num_fresh: the number of fresh examples in all streams, which may span many epochs.
+    """
+
+    num_fresh: int
+    stream: int = 0
+    streams: int = 1
+
+    def __len__(self) -> int:
+        return len(range(self.stream, self.num_fresh, self.streams))
+
+    def locate(self, positions: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The fresh example and the copy number at each position, int64 of their shape."""
+        index = self.stream + self.streams * np.asarray(positions, np.int64)
+        return index, np.zeros_like(index)
+
+    def admitted(self, positions: int) -> int:
+        """The number of fresh examples at the first `positions` positions."""
+        return positions
 
 
-def decode_rows(rows: Batch, decode: Decode, where: Callable[[int], str]) -> Arrays:
-    """Decodes raw records, the data of `rows`; raises RecordError for the first that cannot be
-    decoded. `where` names the record of a row."""
-    try:
-        return decode(rows.data, rows.index, rows.copy)
-    except Exception:  # a damaged record can make a decoder raise anything
-        for row, record in enumerate(rows.data):
-            try:
-                decode([record], rows.index[row : row + 1], rows.copy[row : row + 1])
-            except Exception as error:
-                fields = {k: value for k, value in record.items() if len(repr(value)) <= 64}
-                raise RecordError(
-                    f"{where(row)} {fields} cannot be decoded: {reason(error)}; fix it, or leave "
-                    "it out of the split"
-                ) from error
-        raise
-
-
-class StackedItems(grain.MapDataset):
-    """A data set of examples of which `stacked_items` returns any number at once."""
-
-    def __getitem__(self, index: int) -> Arrays:
-        return {name: array[0] for name, array in self.stacked_items([index]).items()}
-
-    def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        raise NotImplementedError
-
-
-class Read(StackedItems):
-    """The fresh examples of a stream, read and decoded.
+class Examples(grain.MapDataset):
+    """The examples of a stream, read, decoded, and perhaps augmented.
 
     Fresh example i is record i mod n, in the order of epoch i // n.
 
     Args:
         source: n raw records.
-        seed: seeds the order of each epoch; see `record_numbers`.
-        num_fresh: the number of fresh examples in all streams, which may span many epochs.
+        seed: seeds the order of each epoch, see `record_numbers`; None for the source's own.
+        order: a FreshOrder, or what has its members.
         decode: converts raw records to stacked arrays.
-        stream, streams: this stream takes the fresh examples stream, stream + streams, ...
+        augment: the stage after decoding, which runs with the others in chunks on all cores; None
+            for none.
     """
 
-    def __init__(
-        self, source: Source, seed: int, num_fresh: int, decode: Decode, stream=0, streams=1
-    ):
+    def __init__(self, source: Source, seed: int | None, order: Any, decode: Decode, augment=None):
         super().__init__()
-        self._source, self._decode = source, decode
-        self._indices = range(stream, num_fresh, streams)
-        self.num_records = len(source)
-        self._record_numbers = functools.partial(record_numbers, num_records=len(source), seed=seed)
+        self.source, self.order = source, order
+        self._seed, self._decode, self._augment = seed, decode, augment
+
+    def then(self, augment: Stage) -> "Examples":
+        """These examples, augmented."""
+        return Examples(self.source, self._seed, self.order, self._decode, augment)
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self.order)
 
-    def fresh_index(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Converts indices of this stream to indices of the whole fresh stream, int64 [n]."""
-        return self._indices.start + self._indices.step * np.asarray(indices, np.int64)
+    def __getitem__(self, index: int) -> Arrays:
+        return {name: array[0] for name, array in self.stacked_items([index]).items()}
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        return self.decode(self.read(self.first_copy(None, indices))).data
+        if self._augment is None:
+            return self._chunk(indices).data
+        augment = self._augment
+        return in_chunks(lambda chunk: augment(self._chunk(chunk)).data, indices)
 
-    def first_copy(self, data: Any, indices: Sequence[int] | np.ndarray) -> Batch:
-        """`data` as copy 0 of the examples `indices`, which is what `read` and `decode` take."""
-        index_n = self.fresh_index(indices)
-        return Batch(data, index_n, np.zeros_like(index_n), 0)
+    def _chunk(self, indices: Sequence[int]) -> Batch:
+        return self.decode(self.read(self.rows(indices)))
 
-    def read(self, batch: Batch) -> Batch:
+    def rows(self, indices: Sequence[int]) -> Batch:
+        """The numbers of the examples at `indices`, without data."""
+        index, copy = self.order.locate(indices)
+        return Batch(None, index, copy, 0)
+
+    def read(self, rows: Batch) -> Batch:
         """Reads the raw records of a batch."""
         with TraceAnnotation("read"):
-            return batch._replace(data=self._source.__getitems__(self._record_numbers(batch.index)))
+            return rows._replace(data=self.source.__getitems__(self._records(rows)))
 
-    def decode(self, batch: Batch) -> Batch:
-        """Decodes the raw records of a batch; raises RecordError for one that is damaged."""
-
-        def where(row: int) -> str:
-            return self._source.where(self._record_numbers(batch.index)[row])
-
+    def decode(self, rows: Batch) -> Batch:
+        """Decodes the raw records of a batch; raises RecordError for the first that is damaged."""
         with TraceAnnotation("decode"):
-            return batch._replace(data=decode_rows(batch, self._decode, where))
+            try:
+                return rows._replace(data=self._decode(*rows[:3]))
+            except Exception:  # a damaged record can make a decoder raise anything
+                for row, record in enumerate(rows.data):
+                    one = slice(row, row + 1)
+                    try:
+                        self._decode([record], rows.index[one], rows.copy[one])
+                    except Exception as error:
+                        fields = {k: value for k, value in record.items() if len(repr(value)) <= 64}
+                        raise RecordError(
+                            f"{self.source.where(self._records(rows)[row])} {fields} cannot be "
+                            f"decoded: {reason(error)}; fix it, or leave it out of the split"
+                        ) from error
+                raise
+
+    def _records(self, rows: Batch) -> list[int]:
+        if self._seed is None:
+            return (rows.index % len(self.source)).tolist()
+        return record_numbers(rows.index, len(self.source), self._seed)
 
 
 def record_numbers(index_n: np.ndarray, num_records: int, seed: int) -> list[int]:
@@ -199,20 +210,22 @@ def _pool() -> DaemonPool:
     return DaemonPool(CORES)
 
 
-_on_a_core = threading.local()  # `now`: whether this is a thread of the pool
+_thread = threading.local()  # `of_pool`: whether this is a thread of the pool
 
 
-def _called(function: Callable[..., Any], *args: Any) -> Any:
-    _on_a_core.now = True
-    return function(*args)
+def _submitted(function: Callable[..., Any], *args: Any) -> Future:
+    def call() -> Any:
+        _thread.of_pool = True
+        return function(*args)
+
+    return _pool().submit(call)
 
 
 def on_a_core(function: Callable[..., Any], *args: Any) -> Any:
     """What `function(*args)` returns on a thread of the pool. Such a thread calls it itself: if
     those of the pool waited for one another, all could wait."""
-    if getattr(_on_a_core, "now", False):
-        return function(*args)
-    return _pool().submit(_called, function, *args).result()
+    of_pool = getattr(_thread, "of_pool", False)
+    return function(*args) if of_pool else _submitted(function, *args).result()
 
 
 def in_chunks(
@@ -227,7 +240,7 @@ def in_chunks(
         ValueError: arrays of two chunks do not fit together, or have not one row per index.
     """
     starts = range(0, len(indices), size)
-    if len(starts) <= 1 or getattr(_on_a_core, "now", False):
+    if len(starts) <= 1 or getattr(_thread, "of_pool", False):
         return function(indices)
     whole: Arrays | None = None
     first = threading.Lock()
@@ -236,46 +249,31 @@ def in_chunks(
         nonlocal whole
         chunk = indices[start : start + size]
         arrays = function(chunk)
-        shapes = {name: (x.dtype, x.shape[1:]) for name, x in arrays.items()}
         with first:
             if whole is None:
-                whole = {n: np.empty((len(indices), *s), dtype) for n, (dtype, s) in shapes.items()}
-        wanted = {name: (x.dtype, x.shape[1:]) for name, x in whole.items()}
-        if shapes != wanted or any(len(x) != len(chunk) for x in arrays.values()):
+                n = len(indices)
+                whole = {k: np.empty((n, *x.shape[1:]), x.dtype) for k, x in arrays.items()}
+        wanted = {k: (x.dtype, (len(chunk), *x.shape[1:])) for k, x in whole.items()}
+        given = {k: (x.dtype, x.shape) for k, x in arrays.items()}
+        if given != wanted:
             raise ValueError(
-                f"{len(chunk)} examples came as {[x.shape for x in arrays.values()]}, {shapes}; "
-                f"others as {wanted}; return arrays of the same names, dtypes, and shapes for all"
+                f"{len(chunk)} examples came as {given} instead of {wanted}; return arrays of the "
+                "same names, dtypes, and shapes for all"
             )
         # Each thread copies its own: one that concatenated them would hold up the others.
         for name, array in arrays.items():
             whole[name][start : start + size] = array
 
-    for future in [_pool().submit(_called, part, start) for start in starts]:
+    for future in [_submitted(part, start) for start in starts]:
         future.result()
     assert whole is not None  # there are chunks
     return whole
 
 
-class MapChunks(StackedItems):
-    """Applies `function(arrays, indices) -> arrays` to chunks of the parent's examples."""
-
-    def __init__(self, parent: Any, function: Callable[[Arrays, Sequence[int]], Arrays]):
-        super().__init__(parent)
-        self._examples, self._function = parent, function
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        return in_chunks(
-            lambda chunk: self._function(self._examples.stacked_items(chunk), chunk), indices
-        )
-
-
 class Batches(grain.MapDataset):
     """Item j stacks the examples j*B .. (j+1)*B - 1. A partial last batch is dropped."""
 
-    def __init__(self, parent: Any, batch_size: int):
+    def __init__(self, parent: Examples, batch_size: int):
         super().__init__(parent)
         self._examples, self._batch_size = parent, batch_size
 

@@ -109,10 +109,9 @@ class FixedPolicy:
 class ConcatenatedStreams(grain.IterDataset):
     """Batch n is the concatenation of batch n of each stream that this process holds.
 
-    The iterator's state names the state of each stream. The states of all processes therefore
-    merge into the state of the whole input (`merge_states`), from which any number of processes
-    can continue. Batches end with the first stream that ends: a process that continued alone would
-    wait for the others forever.
+    The states of the iterators of all processes merge into that of the whole input
+    (`merge_states`), from which any number of processes can continue. Batches end with the first
+    stream that ends: a process that continued alone would wait for the others forever.
 
     Args:
         parts: the batches of each stream held here, in ascending order of streams.
@@ -145,24 +144,21 @@ class _Iterator(grain.DatasetIterator):
         if self._ended or self._taken == policy.total_steps:
             raise StopIteration
         self._before = self.get_state()
+        blocks: dict[int, Batch] | None = {}
+        for stream, part in zip(self._dataset.streams, self._parts, strict=True):
+            with TraceAnnotation(self._dataset.region):
+                block = next(part, None)
+            if block is None:
+                blocks = None
+                break
+            blocks[stream] = block
         try:
-            batch = policy.combine(self._taken + 1, self._next_blocks())
+            batch = policy.combine(self._taken + 1, blocks)
         except StopIteration:
             self._ended = True
             raise
         self._taken, self._before = self._taken + 1, None
         return batch
-
-    def _next_blocks(self) -> dict[int, Batch] | None:
-        """The next batch of each stream; None if one has ended."""
-        blocks = {}
-        for stream, part in zip(self._dataset.streams, self._parts, strict=True):
-            with TraceAnnotation(self._dataset.region):
-                block = next(part, None)
-            if block is None:
-                return None
-            blocks[stream] = block
-        return blocks
 
     def get_state(self) -> dict[str, Any]:
         """The position after the last batch. An iterator that has failed can be saved there, but

@@ -16,7 +16,7 @@ ALLOWED = {
     "runs": {"configs", "echo"},
     "configs": {"echo"},
     "data": _DATA,
-    "pipeline": {*_DATA, "data"},
+    "pipeline": {*_DATA, "data", "workloads"},
     "workloads": {"configs", "models", "runs"},
     "analysis": {"echo", "runs"},
     "training": _TRAINING,

@@ -90,10 +90,8 @@ class SmallImageClassification(Classification):
 
     @classmethod
     def from_config(cls, config, info) -> "SmallImageClassification":
-        if info.image_shape is None or info.channels not in (1, 3):
-            raise lacks(config, info, "images of one size, with 1 or 3 channels and class labels")
-        if (info.num_classes or 0) < 2:
-            raise lacks(config, info, "class labels of two classes or more")
+        if info.image_shape is None or info.channels not in (1, 3) or (info.num_classes or 0) < 2:
+            raise lacks(config, info, "images of one size, 1 or 3 channels, 2 or more classes")
         shape = tuple(info.image_shape)
         return cls(
             image_shape=shape,

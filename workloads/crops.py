@@ -69,7 +69,7 @@ class RandomCrops:
         data = dict(data)
         images_BxHxWxC = data.pop("image")
         boxes_Bx4, mirror_B, colors, others = self.draw(data, seed, index_B, copy_B)
-        images_BxOxOxC = crop_rows(images_BxHxWxC, boxes_Bx4, mirror_B, self.crop_size)
+        images_BxOxOxC = crop_rows(images_BxHxWxC, boxes_Bx4, self.crop_size, mirror_B)
         if colors is not None:
             images_BxOxOxC = jax.vmap(color.distort)(images_BxOxOxC, colors)
         return others | {"image": images_BxOxOxC}
@@ -135,8 +135,9 @@ def center_box(size: jax.Array, share: float) -> jax.Array:
     return jnp.concatenate([(size - side) // 2, jnp.stack([side, side])])
 
 
-def crop_rows(images_BxHxWxC: jax.Array, boxes_Bx4, mirror_B, out: int) -> jax.Array:
-    """`crop_and_resize` for each row; returns uint8 [B, out, out, C]."""
+def crop_rows(images_BxHxWxC: jax.Array, boxes_Bx4, out: int, mirror_B=None) -> jax.Array:
+    """`crop_and_resize` for each row (None: mirrors none); returns uint8 [B, out, out, C]."""
+    mirror_B = jnp.zeros(len(boxes_Bx4), bool) if mirror_B is None else mirror_B
     # The barrier prevents XLA from drawing boxes again for every pixel.
     boxes_Bx4, mirror_B = jax.lax.optimization_barrier((boxes_Bx4, mirror_B))
     crop = functools.partial(crop_and_resize, out=out)

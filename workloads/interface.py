@@ -125,17 +125,21 @@ def copy_keys(seed, index_B, copy_B) -> jax.Array:
     return fold(index_B, copy_B)
 
 
+LENGTHS = (8, 32)  # numbers of rows for which `on_host` compiles, with the multiples of the last
+
+
 def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles `function(workload, seed, rows)` for the host's CPU.
 
     `rows` and the result are trees of arrays with one leading axis, NumPy's outside of the
-    function. Rows are padded to one of few lengths (`compiled_length`), each of which is compiled.
+    function. Rows are padded to one of few lengths, each of which is compiled.
     """
     compiled = jax.jit(function, static_argnums=0)
 
     def call(workload, seed, rows):
+        few, many = LENGTHS
         n = len(jax.tree.leaves(rows)[0])
-        length = compiled_length(n)
+        length = few if n <= few else -(-n // many) * many
         padded = np.minimum(np.arange(length), n - 1) if n < length else slice(None)
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             rows = jax.tree.map(lambda array: array[padded], rows)
@@ -143,8 +147,3 @@ def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.map(lambda array: array[:n], out)
 
     return call
-
-
-def compiled_length(rows: int) -> int:
-    """The number of rows, 8 or a multiple of 32, that `on_host` compiles for so many rows."""
-    return 8 if rows <= 8 else -(-rows // 32) * 32

@@ -44,10 +44,8 @@ class LargeImageClassification(crops.RandomCrops, Classification):
 
     @classmethod
     def from_config(cls, config, info) -> "LargeImageClassification":
-        if (info.num_classes or 0) < 2:
-            raise lacks(config, info, "class labels of two classes or more")
-        if info.channels not in (1, 3):
-            raise lacks(config, info, "images of 1 or 3 channels")
+        if info.channels not in (1, 3) or (info.num_classes or 0) < 2:
+            raise lacks(config, info, "images of 1 or 3 channels, 2 or more classes")
         settings = cls.settings(config)
         shape = (settings["crop_size"], settings["crop_size"], info.channels)
         return cls(
@@ -112,8 +110,7 @@ class LargeImageClassification(crops.RandomCrops, Classification):
 
     def evaluation_images(self, data: Arrays) -> jax.Array:
         boxes_Bx4 = jax.vmap(functools.partial(crops.center_box, share=CENTER_SHARE))(data["size"])
-        mirror_B = jnp.zeros(len(boxes_Bx4), bool)
-        return crops.crop_rows(data["image"], boxes_Bx4, mirror_B, self.crop_size)
+        return crops.crop_rows(data["image"], boxes_Bx4, self.crop_size)
 
     def _keys(self, seed, index_B, copy_B, use: int) -> jax.Array:
         """One key per row for `use`, [B], folded from the row's key."""

@@ -16,7 +16,7 @@ from configs import lm1b
 from data import paths, splits, storage
 from data.sources import RecordError, SourceError
 from pipeline import evaluation
-from pipeline.map_datasets import Read, record_numbers
+from pipeline.map_datasets import Examples, FreshOrder, record_numbers
 from runs import cli
 from tests.helpers import path_data, tfds_data
 from tests.helpers.runs import EIGHT_STEPS, latest_step, mini, records_of
@@ -155,9 +155,10 @@ def test_a_damaged_record_is_named(what, pictures):
     config = config_of(pictures)
     source, info = splits.open_source(NAME, "train", config.dataset.data_dir)
     workload = workloads.make(config, info)
-    read = Read(source, 0, len(source), lambda records, *_: workload.decode(records))
+    order = FreshOrder(len(source))
+    examples = Examples(source, 0, order, lambda records, *_: workload.decode(records))
     with pytest.raises(RecordError) as caught:
-        read.stacked_items(range(len(source)))
+        examples.stacked_items(range(len(source)))
     named = f"record 40 of split 'train' ({pictures / SECOND}, its record 8) "
     assert str(caught.value).startswith(named)
     assert "\n" not in str(caught.value)

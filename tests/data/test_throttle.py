@@ -13,7 +13,7 @@ from data import sources, splits
 from data.throttle import Limits, RateLimiter, SlowSource, StoppableClock
 from pipeline import build
 from pipeline.evaluation import evaluation_batches
-from pipeline.map_datasets import CHUNK, CORES, MapChunks, Read
+from pipeline.map_datasets import CHUNK, CORES, Examples, FreshOrder
 from tests.helpers.runs import HANGS, echoing, mini
 from training.experiment import make_experiment
 
@@ -165,8 +165,8 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
 
     numbers = Counted(x=np.arange(CORES * CHUNK))
     line = RateLimiter(Limits(latency_seconds=1.0), clock)
-    read = Read(SlowSource(numbers, line), 0, len(numbers), decode)
-    examples = MapChunks(read, lambda data, _: data)
+    source, order = SlowSource(numbers, line), FreshOrder(len(numbers))
+    examples = Examples(source, 0, order, decode, lambda batch: batch)
     with clock.stopped():
         training = threading.Thread(target=examples.stacked_items, args=[range(len(numbers))])
         training.start()

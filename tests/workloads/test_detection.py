@@ -1,4 +1,4 @@
-"""Detection: loss, detections, COCO's metrics, schedule, and whole runs of the shrunk mini."""
+"""Detection: loss, detections, COCO's metrics, and whole runs of the shrunk mini."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ from runs import records
 from runs.study import is_share
 from tests.helpers.detection import mini, workload
 from tests.helpers.runs import echoing
-from training import check, optimizer
+from training import check
 from workloads.detection import boxes as geometry
 from workloads.detection import coco_metrics
 from workloads.detection.task import Detection, multibox_loss
@@ -161,15 +161,6 @@ def test_a_crowd_is_background_in_the_loss_of_an_evaluation():
     assert losses[0] == losses[1] > 2 * losses[2]
 
 
-def test_a_network_that_finds_nothing_scores_zero():
-    detection, data = decoded_scenes()
-    offsets, logits = perfect_outputs(detection, data)
-    background = jnp.zeros_like(logits).at[..., 0].set(20.0)
-    values = summarized(detection, data, (offsets, background), np.ones(12, np.float32))
-    assert values["mAP"] == values["AR_100"] == 0
-    assert np.isfinite(list(values.values())).all()
-
-
 @pytest.mark.parametrize(("classes", "objects"), [(1, 20), (3, 30), (80, 4)])
 def test_metrics_are_those_of_pycocotools(classes, objects):
     """Detections near true boxes, with ties, crowds, empty images, and absent classes."""
@@ -248,16 +239,7 @@ def test_cocos_metrics_are_shares_and_losses_are_not():
     assert [name for name in Detection.metrics if is_share(name)] == list(coco_metrics.NAMES)
 
 
-# Schedule, and whole runs
-
-
-def test_two_steps_after_a_warm_up():
-    schedule = coco.get_config().optimizer.schedule
-    schedule.warmup_progress, schedule.step_factor = 0.1, 0.1
-    schedule.first_step_progress, schedule.second_step_progress = 0.6, 0.8
-    at = [0.0, 0.05, 0.1, 0.59, 0.6, 0.79, 0.8, 1.0]
-    factors = [optimizer.schedule_factor(schedule, progress) for progress in at]
-    np.testing.assert_allclose(factors, [0, 0.5, 1, 1, 0.1, 0.1, 0.01, 0.01])
+# Whole runs
 
 
 def test_the_full_configuration_is_the_studys():

@@ -9,7 +9,7 @@ from PIL import Image
 
 import workloads
 from configs import imagenet
-from data import packaged, splits
+from data import splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
 from runs import cli
@@ -102,10 +102,11 @@ NOISE = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
 def test_a_record_that_cannot_be_used_is_named(bad, named):
-    source = Records([record(), record(), record(**bad)])
-    read = map_datasets.Read(source, 0, 3, lambda given, *_: workload().decode(given))
+    source, order = Records([record(), record(), record(**bad)]), map_datasets.FreshOrder(3)
+    detection = workload()
+    examples = map_datasets.Examples(source, 0, order, lambda given, *_: detection.decode(given))
     with pytest.raises(RecordError, match=f"record 2 .*'image/id': 7.*{named}"):
-        read.stacked_items(range(3))
+        examples.stacked_items(range(3))
 
 
 def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
@@ -148,19 +149,6 @@ def test_scenes_are_a_function_of_split_and_index_and_their_boxes_hold_the_ink()
 
 
 # Augmentation
-
-
-def test_the_fingerprint_of_scenes_is_that_of_their_digits_and_photographs(monkeypatch):
-    def scenes():
-        return splits.open_source("digit_scenes", "train")[1].fingerprint
-
-    seen = {scenes()}
-    monkeypatch.setattr(packaged, "photographs", lambda: (b"a", b"b"))
-    seen.add(scenes())
-    images, labels, _ = packaged.digits()
-    monkeypatch.setattr(packaged, "digits", lambda: (images, labels, "of other digits"))
-    seen.add(scenes())
-    assert len(seen) == 3
 
 
 def painted(box, side=96):
@@ -255,15 +243,6 @@ def _places(crops):
     """Sides, and the center, in pixels."""
     y, x, h, w = crops.T
     return h, w, y + h / 2, x + w / 2
-
-
-def test_without_augmentation_an_image_is_only_resized():
-    detection = workload(dataset__canvas=64, augmentation__crop_size=32, augmentation__min_area=1.0)
-    data = detection.decode([record([[0, 0, 0.5, 0.5]], image=jpeg(painted([0, 0, 0.5, 0.5])))])
-    out = jax.jit(detection.augment)(data, 0, np.uint32([0]), np.uint32([0]))
-    np.testing.assert_array_equal(out["boxes"], data["boxes"])
-    np.testing.assert_array_equal(out["labels"], data["labels"])
-    np.testing.assert_allclose(out["image"][0, 4:12, 4:12], 220, atol=6)
 
 
 def test_crowds_and_images_without_boxes_go_through_augmentation():

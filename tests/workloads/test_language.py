@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import train
-from configs import common_crawl, lm1b
+from configs import coco, common_crawl, lm1b
 from data.splits import open_data
 from models.transformer import Transformer
 from runs import records
@@ -186,24 +186,8 @@ def test_full_size_logits_are_never_in_memory_at_once():
     assert held(8) < all_logits / 2
 
 
-def test_adamw_matches_optax():
-    hyper = optimizer.Hyperparameters(0.01, 0.9, 0.1, 0.98)
-    ours = optimizer.transformation("adamw", hyper)
-    theirs = optax.adamw(0.01, b1=0.9, b2=0.98, weight_decay=0.1)
-    params = other = {"layer": {"kernel": jnp.ones(3)}}
-    state, their_state = ours.init(params), theirs.init(params)
-    for seed in range(4):
-        grads = {"layer": {"kernel": jax.random.normal(jax.random.key(seed), (3,))}}
-        updates, state = ours.update(grads, state, params)
-        params = optax.apply_updates(params, updates)
-        updates, their_state = theirs.update(grads, their_state, other)
-        other = optax.apply_updates(other, updates)
-    np.testing.assert_allclose(params["layer"]["kernel"], other["layer"]["kernel"], rtol=1e-5)
-
-
-def test_warm_up_and_cosine_match_optax():
-    config = small(lm1b)
-    schedule = config.optimizer.schedule
+def test_schedules_match_optax_and_the_detectors_steps():
+    schedule = small(lm1b).optimizer.schedule
     schedule.name, schedule.warmup_progress, schedule.final_factor = "cosine", 0.1, 0.05
     theirs = optax.warmup_cosine_decay_schedule(0.0, 1.0, 20, 200, end_value=0.05)
     for step in range(0, 201, 5):
@@ -211,6 +195,12 @@ def test_warm_up_and_cosine_match_optax():
         assert ours == pytest.approx(float(theirs(step)), abs=1e-6)
     schedule.name = "constant"
     assert [optimizer.schedule_factor(schedule, p) for p in (0, 0.05, 0.5)] == [0, 0.5, 1]
+    schedule = coco.get_config().optimizer.schedule
+    schedule.warmup_progress, schedule.step_factor = 0.1, 0.1
+    schedule.first_step_progress, schedule.second_step_progress = 0.6, 0.8
+    at = [0.0, 0.05, 0.1, 0.59, 0.6, 0.79, 0.8, 1.0]
+    factors = [optimizer.schedule_factor(schedule, progress) for progress in at]
+    np.testing.assert_allclose(factors, [0, 0.5, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
 def small(module, **fields):

@@ -155,12 +155,9 @@ class Detection(crops.RandomCrops):
         """A random window of an image [4], and the boxes in it, [M, 4] and [M]."""
         window_4 = jnp.array([0, 0, self.canvas, self.canvas])
         if self.min_area < 1:
-            window_4 = windows.random_window(
-                key, boxes_Mx4, labels_M >= 0, self.canvas, self.min_area
-            )
-        boxes_Mx4, labels_M = windows.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas)
-        boxes_Mx4 = jnp.where(mirror, windows.mirror_boxes(boxes_Mx4), boxes_Mx4)
-        return window_4, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
+            given = key, boxes_Mx4, labels_M >= 0
+            window_4 = windows.random_window(*given, self.canvas, self.min_area)
+        return window_4, *windows.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas, mirror)
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
         return self.network(rngs)
@@ -184,12 +181,8 @@ class Detection(crops.RandomCrops):
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """Detections and true boxes of the batch (arrays [B, ...]), and sums for the loss."""
-        batch = len(data["image"])
-        whole_Bx4 = jnp.tile(jnp.array([0, 0, self.canvas, self.canvas]), (batch, 1))
-        mirror_B = jnp.zeros(batch, bool)
-        images_BxSxSx3 = normalized(
-            crops.crop_rows(data["image"], whole_Bx4, mirror_B, self.crop_size)
-        )
+        whole_Bx4 = jnp.tile(jnp.array([0, 0, self.canvas, self.canvas]), (len(data["image"]), 1))
+        images_BxSxSx3 = normalized(crops.crop_rows(data["image"], whole_Bx4, self.crop_size))
         offsets_BxNx4, logits_BxNxK1 = model(images_BxSxSx3, train=False)
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
         losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], labels_BxM)

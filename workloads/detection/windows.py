@@ -44,23 +44,24 @@ def random_window(
 
 
 def crop_boxes(
-    boxes_Mx4: jax.Array, labels_M: jax.Array, window_4: jax.Array, size: int
+    boxes_Mx4: jax.Array, labels_M: jax.Array, window_4: jax.Array, size: int, mirror: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The boxes as shares of the window, clipped to it; label -1 if a box's center is outside.
+    """The boxes as shares of the window, clipped to it; label -1 and zeros if a box's center is
+    outside.
 
     Args:
         window_4: (y, x, height, width) in pixels of an image of `size` rows and columns.
+        mirror: whether the window is mirrored horizontally, bool.
     """
     window_4 = _shares(window_4, size)
     inside_M = _inside((boxes_Mx4[:, :2] + boxes_Mx4[:, 2:]) / 2, window_4)
+    labels_M = jnp.where(inside_M, labels_M, -1)
     low_4, side_4 = jnp.tile(window_4[:2], 2), jnp.tile(window_4[2:] - window_4[:2], 2)
-    return jnp.clip((boxes_Mx4 - low_4) / side_4, 0.0, 1.0), jnp.where(inside_M, labels_M, -1)
-
-
-def mirror_boxes(boxes_Mx4: jax.Array) -> jax.Array:
-    """Mirrors boxes horizontally."""
+    boxes_Mx4 = jnp.clip((boxes_Mx4 - low_4) / side_4, 0.0, 1.0)
     ymin_M, xmin_M, ymax_M, xmax_M = jnp.moveaxis(boxes_Mx4, -1, 0)
-    return jnp.stack([ymin_M, 1 - xmax_M, ymax_M, 1 - xmin_M], -1)
+    mirrored_Mx4 = jnp.stack([ymin_M, 1 - xmax_M, ymax_M, 1 - xmin_M], -1)
+    boxes_Mx4 = jnp.where(mirror, mirrored_Mx4, boxes_Mx4)
+    return jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
 
 
 def _windows(key, size: int, min_area: float) -> jax.Array:
