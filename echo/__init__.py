@@ -38,8 +38,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from echo.device import DeviceStore  # noqa: F401
-    from echo.stage import Echoed, EchoIterDataset, OpportunisticIterDataset  # noqa: F401
+    from echo.device import DeviceStore as DeviceStore
+    from echo.stage import Echoed as Echoed
+    from echo.stage import EchoIterDataset as EchoIterDataset
+    from echo.stage import OpportunisticIterDataset as OpportunisticIterDataset
 
 # Names that require more than numpy: (their module, the package).
 _LAZY = {

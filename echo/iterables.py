@@ -1,7 +1,6 @@
 """Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
 import contextlib
-import fractions
 import inspect
 import itertools
 import warnings
@@ -14,7 +13,7 @@ from echo import torch
 from echo.echo_pass import EchoPass, check_fields
 from echo.readers import SequentialReader
 from echo.schedule import EchoCursor, EchoSchedule
-from echo.spec import MAX_POSITION, checked_integer, checked_switch
+from echo.spec import MAX_POSITION, Factor, checked_integer, checked_switch
 from echo.stores import ItemStore
 
 T = TypeVar("T")
@@ -24,7 +23,7 @@ _STATE_FIELDS = ("epoch", "position", "schedule", "num_items", "next_index", "pa
 
 def echo_iterable(
     iterable: Iterable[T],
-    factor: float | str | fractions.Fraction,
+    factor: Factor,
     shuffle_buffer: int = 0,
     seed: int = 0,
     reshuffle_each_iteration: bool = True,
@@ -135,8 +134,6 @@ class EchoIterable(Iterable[T]):
         position = dict(state)
         epoch = checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION)
         self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
-        if self._parent.was_read and self._parent.passes_once:
-            raise self._parent.used_up()
         iterator = self._begin(epoch)
         iterator._pass.set_state(position)
         unseeded = not self._parent.has_state and torch.shuffles_unseeded(self._parent.iterable)
@@ -215,7 +212,6 @@ class _Parent:
         has_state: whether it has `state_dict` and `load_state_dict`, and the former works.
         keeps_loaded: whether it starts every pass of an epoch from the last state that was loaded,
             as data sets of Hugging Face do. They start over after the state {}.
-        passes_once: whether it is an iterator that cannot go back.
         was_read: whether items have been read.
         was_loaded: whether a state has been loaded that may apply to later passes.
     """
@@ -226,7 +222,6 @@ class _Parent:
         self.has_state = all(map(callable, methods))
         nested = isinstance(iterable, EchoIterable)
         self.keeps_loaded = self.has_state and hasattr(iterable, "set_epoch") and not nested
-        self.passes_once = isinstance(iterable, Iterator) and not self.has_state
         self.was_read = self.was_loaded = False
 
     def discard_loaded(self) -> None:
@@ -234,13 +229,6 @@ class _Parent:
         if self.was_loaded and self.keeps_loaded:
             self.iterable.load_state_dict({})
             self.was_loaded = False
-
-    def used_up(self) -> ValueError:
-        return ValueError(
-            f"iterable has type {type(self.iterable).__name__}, has been read from, and cannot "
-            "start again; restore the state over a new one, or over an object that makes one for "
-            "each iter()"
-        )
 
 
 class _Source:
@@ -292,9 +280,14 @@ class _Source:
             torch.set_epoch(parent.iterable, epoch)
         if state["state"] is None:  # that of the start
             parent.discard_loaded()
+            passes_once = parent.has_state or isinstance(parent.iterable, Iterator)
             changed = parent.was_read or parent.was_loaded
-            if changed and parent.has_state and not parent.keeps_loaded:
-                raise parent.used_up()
+            if changed and passes_once and not parent.keeps_loaded:
+                raise ValueError(
+                    f"iterable has type {type(parent.iterable).__name__}, has been read from, and "
+                    "cannot start again; restore the state over a new one, or over an object that "
+                    "makes one for each iter()"
+                )
         elif parent.has_state:
             parent.was_loaded = True
             parent.iterable.load_state_dict(state["state"])

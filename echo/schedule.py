@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from echo.spec import MAX_BUFFER, MAX_POSITION, MAX_SEED, checked_integer, exact_factor
+from echo.spec import MAX_BUFFER, MAX_POSITION, MAX_SEED, Factor, checked_integer, exact_factor
 
 # Outputs computed in one vectorized block. Larger blocks amortize numpy's call overhead; the
 # outputs do not depend on it.
@@ -46,7 +46,7 @@ class EchoSchedule:
         EchoSpecError: a value that is not allowed; the message names it.
     """
 
-    def __init__(self, factor, shuffle_buffer: int = 0, seed: int = 0):
+    def __init__(self, factor: Factor, shuffle_buffer: int = 0, seed: int = 0):
         self.factor = exact_factor(factor)
         # A Fraction computes these whenever they are read, which is for every batch.
         self._numerator, self._denominator = self.factor.as_integer_ratio()

@@ -13,6 +13,9 @@ INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batchi
 PLACEMENTS = ("host", "device")
 """Allowed values of a stage's `placement`."""
 
+Factor = float | str | fractions.Fraction
+"""How an echo factor may be written: 2, 1.5, "4/3", or fractions.Fraction(4, 3)."""
+
 # Far beyond any use, and small enough to count echoed positions in 64 bits.
 MAX_FACTOR = 1_000_000
 MAX_BUFFER = 2**40  # slots

@@ -16,7 +16,7 @@ from echo.echo_pass import EchoPass, Order
 from echo.gather_plan import PlanStore
 from echo.readers import CHUNK_ITEMS, BackgroundReader, RandomAccessReader, SequentialReader
 from echo.schedule import EchoCursor, EchoSchedule
-from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, checked_switch
+from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, Factor, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
 
 # As many threads as Grain reads with by default, so that an echo stage reads no slower.
@@ -97,10 +97,15 @@ class _EchoStage(grain.IterDataset):
         if isinstance(parent, grain.MapDataset) and not sequential_slice:
             self._parents = (parent.slice(sl),)
             return
-        parent = cast(Any, parent)
-        while not hasattr(parent, "set_slice"):
-            parent = parent._parent
-        parent.set_slice(sl, sequential_slice)
+        ancestors = [cast(Any, parent)]
+        while ancestors:
+            dataset = ancestors.pop()
+            if hasattr(dataset, "set_slice"):
+                dataset.set_slice(sl, sequential_slice)
+            elif not dataset.parents:
+                raise TypeError(f"a {type(dataset).__name__} has no set_slice to share its items")
+            else:
+                ancestors += dataset.parents
 
     def new_store(self, num_items: int | None) -> ItemStore | ArrayStore | PlanStore:
         """An empty store for a pass over `num_items` fresh items (None: unknown)."""
@@ -152,7 +157,7 @@ class EchoIterDataset(_EchoStage):
         self,
         parent: grain.MapDataset | grain.IterDataset,
         *,
-        factor,
+        factor: Factor,
         shuffle_buffer: int = 0,
         seed: int = 0,
         batch_size: int | None = None,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echo.schedule import EchoSchedule
-from echo.spec import EchoSpecError, checked_integer, checked_switch, missing_package
+from echo.spec import EchoSpecError, Factor, checked_integer, checked_switch, missing_package
 
 # TensorFlow counts in 64-bit integers, and squares of the denominator must fit.
 _MAX_DENOMINATOR = 10**9
@@ -15,7 +15,7 @@ _MAX_BUFFER = 2**28
 
 
 def echo(
-    factor, shuffle_buffer: int = 0, seed: int = 0, reshuffle_each_iteration: bool = True
+    factor: Factor, shuffle_buffer: int = 0, seed: int = 0, reshuffle_each_iteration: bool = True
 ) -> Callable[[Any], Any]:
     """A function for `tf.data.Dataset.apply` that repeats each element about `factor` times.
 

@@ -39,40 +39,25 @@ _COLUMNS = 80  # of a terminal
 _WORKERS = "First use {new} workers, not {old}: {gain} of now, with every example fresh. Then:"
 _VERDICTS = {
     "echo": "Echo {place}, factor {factor:g}: {gain} without echoing (R = {ratio:.2f}).",
-    "overlap": (
-        "Do not echo: with the stages {place} on a thread of their own, no repeats are needed for "
-        "{gain} of now."
-    ),
+    "overlap": "Do not echo: the stages {place} on a thread of their own give {gain} of now.",
     "no gain": "Do not echo: nothing gains 10% (R = {ratio:.2f}).",
 }
 _CAUSES = {
     "input": "The input is the bottleneck, above all {slowest} ({seconds} per example).",
     "step": "The step is the bottleneck ({step} per batch; the input takes {input}).",
-    "transfer": (
-        "The transfer to the device is the bottleneck ({transfer} per example): store examples on "
-        "the device, or send less."
-    ),
-    "cores": (
-        "The processor cores are the bottleneck; each repeat saves them a fresh example's work. "
-        "With the step on an accelerator, echo only if R > 1."
-    ),
+    "transfer": "The transfer is the bottleneck ({transfer} per example): store examples on the "
+    "device, or send less.",
+    "cores": "The processor cores are the bottleneck; each repeat saves them a fresh example's "
+    "work. With the step on an accelerator, echo only if R > 1.",
 }
 _IDENTICAL = "Repeats are identical there, unless the step changes them."
-_MOVE = (
-    "Instead, move {stage} to the accelerator if it takes less time there: at most {rate} steps "
-    "per second, with every example fresh."
-)
+_MOVE = "Or move {stage} to the accelerator: at most {rate} steps per second, all examples fresh."
 _WORTH = (
     "A repeat may be worth less than a fresh example: on seven small problems, e = 2, 4, and 16 "
     "needed 0.49 to 0.93, 0.21 to 0.57, and 0.06 to 0.57 of the fresh examples."
 )
-_CONTENDED = (
-    "The step computes on the cores that the input needs: steps per second may be a third off."
-)
-_UNSTABLE = (
-    "Unstable timings, so the advice may be wrong: {part} took {low} to {high} per example in "
-    "different rounds. Measure again on a quiet machine, or for longer."
-)
+_CONTENDED = "The step computes on the input's cores: steps per second may be a third off."
+_UNSTABLE = "Unstable: {part} took {low} to {high} per example. Measure again on a quiet machine."
 
 _log = logging.getLogger("echo.advice")
 
@@ -140,13 +125,8 @@ class Advice:
         sizes = [f"{p.buffer_bytes / 1e6:,.2f} MB {_spaced(p.name)}" for p in self.points]
         texts = [f"The shuffle buffer takes up to {', '.join(sizes)}.", self.warning, self.reason]
         predicted = f"predicted steps per second by echo factor e, workers: {self.workers}"
-        return "\n\n".join(
-            [
-                _table("seconds per example (median of rounds)", times),
-                _table(predicted, rates),
-                *(textwrap.fill(text, _COLUMNS) for text in texts if text),
-            ]
-        )
+        tables = _table("seconds per example (median of rounds)", times), _table(predicted, rates)
+        return "\n\n".join([*tables, *(textwrap.fill(t, _COLUMNS) for t in texts if t)])
 
 
 def advise(
@@ -204,7 +184,8 @@ def advise(
     max_workers = spec.checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
     cores = spec.checked_number("cores", cores, 0, _MAX_WORKERS)
     seconds = spec.checked_number("seconds", seconds, 1e-6, _MAX_SECONDS)
-    factors = _checked_factors(factors)
+    factors = [spec.checked_number("factors", e, 1, spec.MAX_FACTOR) for e in factors]
+    factors = factors if 1 in factors else [1, *factors]
     pairs = stages if _is_stages(stages) else loader_stages(stages, batch_size)
     # Of a DataLoader. Without workers, it reads a batch when the step asks for it.
     loader_workers = getattr(stages, "num_workers", None)
@@ -417,20 +398,15 @@ def loader_stages(loader: Any, batch_size: int) -> list[Stage] | None:
     return [read, *changes, (_BATCH, loader.collate_fn)]
 
 
-def _checked_factors(factors: Any) -> list[float]:
-    """Factors as plain numbers, 1 among them: fractions.Fraction(4, 3) and 4/3 are equal."""
-    try:
-        factors = [spec.checked_number("factors", f, 1, spec.MAX_FACTOR) for f in factors]
-    except TypeError:  # not an iterable
-        raise EchoSpecError("factors", factors, "a list of numbers, such as [2, 4]") from None
-    return factors if 1 in factors else [1, *factors]
-
-
 def _is_stages(stages: Any) -> bool:
     """Whether these are (name, function) pairs; a list of batches may contain tuples too."""
-    is_list = isinstance(stages, list | tuple) and len(stages) > 0
-    return is_list and all(
-        isinstance(pair, list | tuple) and len(pair) == 2 and callable(pair[1]) for pair in stages
+    return (
+        isinstance(stages, list | tuple)
+        and bool(stages)
+        and all(
+            isinstance(pair, list | tuple) and len(pair) == 2 and callable(pair[1])
+            for pair in stages
+        )
     )
 
 

@@ -198,6 +198,7 @@ def test_the_library_exports_what_it_lists_and_documents_it(request):
     for name in echo.__all__:
         assert getattr(echo, name) is not None
         assert re.search(rf"echo\.{name}\b", reference), name
+    assert (request.config.rootpath / "echo" / "py.typed").exists()  # hints reach users
     with pytest.raises(AttributeError, match="EchoStage"):
         _ = echo.EchoStage
 

@@ -3,8 +3,10 @@
 import itertools
 import json
 import pickle
+import threading
 import tracemalloc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
 import hypothesis.strategies as st
@@ -361,6 +363,30 @@ def test_any_iterable_works(source, n):
     outputs = list(itertools.islice(echo_iterable(source, 2), 99))
     assert len(outputs) == 2 * n
     assert outputs[::2] == outputs[1::2]
+
+
+def test_what_is_printed_of_an_iterable_says_source_factor_and_position():
+    echoed = echo_iterable(range(9), "4/3", 5)
+    assert repr(echoed) == "echo_iterable(range, factor=4/3, shuffle_buffer=5, seed=0)"
+    next(iterator := iter(echoed))
+    assert repr(iterator) == "EchoIterator(epoch=0, position=1)"
+    assert repr(echoed).endswith(f" at {iterator}")
+
+
+def test_an_item_that_cannot_be_copied_is_named_with_its_type_and_a_remedy():
+    with pytest.raises(TypeError, match="item 2, of type dict"):
+        list(echo_iterable([{}, {}, {"lock": threading.Lock()}], 2))
+
+
+@pytest.mark.parametrize("kind", [Eager, Lazy, list])
+def test_several_threads_may_share_a_pass(kind):
+    parent = list(range(300)) if kind is list else kind(300)
+    iterator = iter(echo_iterable(parent, 2, 9))
+    with ThreadPoolExecutor(4) as pool:
+        parts = [pool.submit(list, iterator) for _ in range(4)]
+    assert sorted(i for part in parts for i in part.result()) == [
+        i for i in range(300) for _ in "ab"
+    ]
 
 
 def test_an_iterable_without_a_length_has_none_and_is_true():

@@ -173,6 +173,15 @@ def test_workers_of_grain_share_the_fresh_items(read, sequential_slice):
     assert sorted(shared) == [n for n in range(12) for _ in "ab"]
 
 
+def test_workers_of_grain_share_all_parents_or_are_refused():
+    read = [grain.MapDataset.range(n, n + 6).to_iter_dataset() for n in (0, 6)]
+    stage = EchoIterDataset(grain.IterDataset.mix(read), factor=2)
+    shared = drained(grain.experimental.multithread_prefetch(stage, 2, 1))
+    assert sorted(shared) == [n for n in range(12) for _ in "ab"]
+    with pytest.raises(TypeError, match="Changing"):
+        EchoIterDataset(Changing(9), factor=2).set_slice(slice(0, None, 2))
+
+
 def test_a_state_can_be_restored_with_another_batch_size():
     parent, _ = parent_of("map", 20)
     options = {"factor": 2, "shuffle_buffer": 4, "seed": 1}
