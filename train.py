@@ -99,7 +99,9 @@ def train(
         DiskFull: the run can be resumed from its last checkpoint.
     """
     workdir, progress = pathlib.Path(workdir), progress or Progress(quiet=True)
-    workdirs.check_apart(workdir, config, "--workdir")
+    workdirs.check_place(workdir, config, "--workdir")
+    if tools:
+        processes.decided_by_first(lambda: tools.check(workdir))
     with signals.stop_requested() as stop:
         run = Run(
             config, workdir, progress, interrupt=stop, locked=locked, on_step=on_step, tools=tools

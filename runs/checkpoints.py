@@ -23,6 +23,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSt
 
 from echo.spec import abbreviated
 from runs import processes, records
+from runs.cli import InputError
 from runs.records import Damaged
 
 _NUM_NEWEST = 2  # checkpoints to keep, besides the best
@@ -34,8 +35,19 @@ _numbers = itertools.count()  # of all Checkpoints in this process
 _DAMAGE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)
 
 
+def check_path(directory: str | os.PathLike) -> None:
+    """Raises InputError if Orbax would read or write elsewhere than in a directory, whose absolute
+    path it takes for a pattern, with a backslash for a slash."""
+    path = os.path.abspath(directory)
+    if odd := {*path} & {*"*?[]\\"}:
+        raise InputError(
+            f"{abbreviated(path)} contains {' and '.join(sorted(odd))}; allowed: a directory whose "
+            "absolute path has none of * ? [ ] \\, with which checkpoints would go astray"
+        )
+
+
 class Checkpoints:
-    """The newest two checkpoints of a run, and the best one.
+    """The newest two checkpoints of a run, and the best one; raises InputError, see `check_path`.
 
     Args:
         directory: created when the first checkpoint is saved.
@@ -45,6 +57,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | os.PathLike, on_saved: Callable[[], None] = lambda: None):
+        check_path(directory)
         self._directory, self._on_saved = pathlib.Path(directory).absolute(), on_saved
         self._reporting: threading.Thread | None = None
         # Runs that train together save at the same time. With equal names, the background barrier

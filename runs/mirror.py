@@ -1,12 +1,15 @@
 """Copies a run's or a study's directory to another place, such as a bucket, after each checkpoint.
 
 A copy can be resumed from: checkpoints and records have checksums, so what an interrupted copy left
-incomplete is not used. Nothing is removed there but checkpoints that the run itself has replaced.
+incomplete is not used. A mirror belongs to one run or study, whose `mirror.json` it holds. Nothing
+is removed there but checkpoints that the run itself has replaced. File systems are only given exact
+names: many take `[` and `*` for patterns where they remove, find, or expand paths.
 """
 
 import contextlib
 import os
 import pathlib
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,23 +19,30 @@ from fsspec.implementations.local import LocalFileSystem
 
 from runs import records
 from runs.cli import InputError
-from runs.study import MAY_CHANGE
 
 _RETRY_SECONDS = (1.0, 5.0)  # waits before the last copy is tried again
 
-# What changes in a run's or a study's own record: how it resumed, how it grew.
-_VARIES = (records.RESUMED, *MAY_CHANGE, *records.ORIGIN)
-
 
 class Mirror:
-    """A follower (see tracking.py) that keeps a copy of `directory` at `url` up to date.
+    """A follower (see tracking.py) that keeps a copy of a directory up to date.
 
     Args:
+        root: the directory of the run or study that the mirror belongs to.
+        url: where its copy is.
+        directory: what to copy, `root` or below it; its copy is at the same place below `url`.
         say: called with a warning when a copy fails; the next checkpoint tries it again.
     """
 
-    def __init__(self, directory: pathlib.Path, url: str, say: Callable[[str], None]):
-        self._directory, self._url, self._say = directory, url, say
+    def __init__(
+        self,
+        root: pathlib.Path,
+        url: str,
+        directory: pathlib.Path,
+        say: Callable[[str], None],
+    ):
+        with contextlib.suppress(FileExistsError):
+            records.create_json(root / records.MIRROR, {"identity": secrets.token_hex(16)})
+        self._root, self._url, self._directory, self._say = root, url, directory, say
         self._copied: dict[str, tuple[int, int]] = {}  # (size, mtime in ns) by path
 
     def saved(self) -> None:
@@ -52,68 +62,124 @@ class Mirror:
         self._copy()
 
     def _copy(self) -> None:
-        """Copies what has changed: records, then checkpoints, then results."""
-        filesystem, root = url_to_fs(self._url, use_listings_cache=False)
-        root = root.rstrip("/")
-        if not self._copied:
-            self._check_is_copy(filesystem, root)
-        found = filesystem.find(root, detail=True)
-        there = {path[len(root) + 1 :]: entry["size"] for path, entry in found.items()}
+        """Copies what has changed: mirror.json, records, checkpoints, and last results."""
+        filesystem, top = _opened(self._url)
+        _check_owner(filesystem, top, self._root, self._url)
+        below = self._directory.absolute().relative_to(self._root.absolute()).as_posix()
+        place = top if below == "." else f"{top}/{below}"
+        found = filesystem.find(place, detail=True)
+        there = {path[len(place) + 1 :]: entry["size"] for path, entry in found.items()}
         for path in sorted(_files(self._directory), key=_order):
-            with contextlib.suppress(FileNotFoundError):  # an old checkpoint was removed just now
+            with _unless_removed(self._directory / path):
                 status = (self._directory / path).stat()
                 version = (status.st_size, status.st_mtime_ns)
                 # records of one size may differ; other files never change but by growing
                 known = ".json" not in path or self._copied.get(path) == version
                 if not known or there.get(path) != status.st_size:
-                    filesystem.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
-                    filesystem.put_file(str(self._directory / path), f"{root}/{path}")
+                    _make_directory(filesystem, os.path.dirname(f"{place}/{path}"))
+                    filesystem.put_file(str(self._directory / path), f"{place}/{path}")
                 self._copied[path] = version
         for folder in set(filter(None, map(_checkpoint, there))):
             if not (self._directory / folder).exists() and self._has_newer(folder):
-                filesystem.rm(f"{root}/{folder}", recursive=True)
+                for path in [path for path in there if path.startswith(f"{folder}/")]:
+                    filesystem.rm_file(f"{place}/{path}")
+                if isinstance(filesystem, LocalFileSystem):
+                    for parent, *_ in os.walk(f"{place}/{folder}", topdown=False):
+                        os.rmdir(parent)
 
     def _has_newer(self, folder: str) -> bool:
         own = self._directory / folder
         steps = [int(path.name) for path in own.parent.glob("*") if path.name.isdigit()]
         return own.name.isdigit() and max(steps, default=0) > int(own.name)
 
-    def _check_is_copy(self, filesystem: Any, root: str) -> None:
-        """Raises InputError if the URL has the copy of another run or study."""
-        for name in (records.CONFIG, records.STUDY):
-            if filesystem.exists(f"{root}/{name}"):
-                there = _fixed(filesystem.cat_file(f"{root}/{name}"))
-                if there != _fixed(records.read_bytes(self._directory / name)):
-                    raise InputError(f"{name} there belongs to another run; give another --mirror")
 
-
-def _fixed(content: bytes | None) -> Any:
-    """What never changes in config.json or study.json; None if it is damaged."""
-    with contextlib.suppress(ValueError, TypeError, AttributeError):
-        record = records.parse_json(content or b"", "")
-        return {name: value for name, value in record.items() if name not in _VARIES}
-    return None
-
-
-def check(url: str, directory: pathlib.Path) -> None:
-    """Raises InputError if a directory cannot be copied to a URL, as far as this is known here: the
-    protocol is unknown, its package is missing, or the copy would lie within the directory."""
+def check(url: str, root: pathlib.Path) -> None:
+    """Raises InputError if `root` can have no mirror at a URL: the protocol is unknown, its package
+    is missing, or one would lie within the other, perhaps through symbolic links."""
     try:
-        filesystem, root = url_to_fs(url, use_listings_cache=False)
+        if "://" in url and "::" in url:
+            raise ValueError("a URL of one file system has no '::'")
+        filesystem, place = _opened(url)
     except Exception as error:  # some drivers connect at once, and raise many types
         why = " ".join(str(error).split())
         raise InputError(
             f"--mirror is {url!r} ({why}); allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, a "
             "directory, or another URL that fsspec writes to, whose package is installed"
         ) from error
-    local = isinstance(filesystem, LocalFileSystem)
-    if not url or (local and pathlib.Path(root).is_relative_to(directory.absolute())):
-        raise InputError(f"--mirror is {url!r}; allowed: a place outside of {directory}")
+    own, other = (pathlib.Path(os.path.realpath(path)) for path in (root, place))
+    nested = own.is_relative_to(other) or other.is_relative_to(own)
+    if not url or (isinstance(filesystem, LocalFileSystem) and nested):
+        raise InputError(f"--mirror is {url!r}; allowed: a place outside of {root}, not around it")
+
+
+def check_writable(url: str, root: pathlib.Path) -> None:
+    """Raises InputError if the mirror at `url` cannot be written to, or contains something else
+    than a copy of `root`. Leaves nothing there."""
+    filesystem, place = _opened(url)
+    if isinstance(filesystem, LocalFileSystem):
+        paths = (
+            os.path.join(parent, name)
+            for parent, folders, names in os.walk(place)
+            for name in (*folders, *names)
+        )
+        if linked := next(filter(os.path.islink, paths), None):
+            raise InputError(f"--mirror={url} contains the link {linked}; remove it")
+    try:
+        _check_owner(filesystem, place, root, url)
+        _make_directory(filesystem, place)
+        name = f"{place}/.{secrets.token_hex(8)}.tmp"
+        filesystem.pipe_file(name, b"mirror")
+        filesystem.rm_file(name)
+    except InputError:
+        raise
+    except Exception as error:  # of any driver
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"--mirror={url} cannot be written to ({why}); create the bucket, or give another place"
+        ) from error
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    if "://" not in url:
+        return LocalFileSystem(), os.path.abspath(url)
+    filesystem, place = url_to_fs(url, use_listings_cache=False)
+    return filesystem, place.rstrip("/")
+
+
+def _make_directory(filesystem: Any, path: str) -> None:
+    if not filesystem.async_impl:  # object stores have no directories, but would create the bucket
+        filesystem.makedirs(path, exist_ok=True)
+
+
+def _check_owner(filesystem: Any, place: str, root: pathlib.Path, url: str) -> None:
+    """Raises InputError if there is anything at a place but the mirror of `root`."""
+    try:
+        there = filesystem.cat_file(f"{place}/{records.MIRROR}")
+    except FileNotFoundError:
+        try:
+            there = b"" if filesystem.ls(place, detail=False) else None
+        except FileNotFoundError:
+            there = None
+    if there is not None and there != records.read_bytes(root / records.MIRROR):
+        raise InputError(
+            f"--mirror={url} exists, and is no copy of {root}; give a new or empty place, or copy "
+            "it back and resume there"
+        )
+
+
+@contextlib.contextmanager
+def _unless_removed(source: pathlib.Path) -> Iterator[None]:
+    """Ignores that a file is gone: an old checkpoint is removed when there is a newer one."""
+    try:
+        yield
+    except FileNotFoundError:
+        if source.exists():
+            raise
 
 
 def _files(directory: pathlib.Path) -> Iterator[str]:
     """Paths of the files to copy; hidden files and directories are being written."""
-    for parent, folders, names in os.walk(directory):
+    for parent, folders, names in os.walk(directory, followlinks=True):
         folders[:] = [n for n in folders if not n.startswith(".") and ".orbax-checkpoint" not in n]
         for name in names:
             path = pathlib.Path(parent, name)
@@ -122,7 +188,9 @@ def _files(directory: pathlib.Path) -> Iterator[str]:
 
 
 def _order(path: str) -> tuple[int, str]:
-    return 2 if path.endswith(records.RESULT) else int(bool(_checkpoint(path))), path
+    if path == records.MIRROR:
+        return 0, path
+    return 3 if path.endswith(records.RESULT) else 1 + bool(_checkpoint(path)), path
 
 
 def _checkpoint(path: str) -> str | None:

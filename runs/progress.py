@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from runs.records import redacted
+
 # A terminal gets a line this often, and a log file.
 _LIVE_SECONDS, _PLAIN_SECONDS = 0.2, 10.0
 
@@ -139,10 +141,11 @@ def several(number: int, noun: str) -> str:
 
 
 def write(line: str, stream: IO[str] | None = None) -> None:
-    """Prints a line to `stream`, by default standard output, if it is still writable."""
+    """Prints a line, without passwords in URLs, to `stream`, by default standard output, if it is
+    still writable."""
     stream = sys.stdout if stream is None else stream
     with writable(stream):
-        print(line, file=stream, flush=True)
+        print(redacted(line), file=stream, flush=True)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ RESUMED = "resumed"  # in config.json: what the run resumed with; see origins.py
 LOCK = "lock"  # held by the process that trains in this directory
 CHECKPOINTS, TENSORBOARD, PROFILE = "checkpoints", "tensorboard", "profile"
 TRACKED = "trackers.json"  # the run's identities with experiment trackers
+MIRROR = "mirror.json"  # whose mirror it is; also in the mirror
 DAMAGED = "damaged"  # unusable files and directories, kept for inspection
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a run's best checkpoint
@@ -96,7 +97,7 @@ def run_result(
         "seconds_to_target": reached.get("train_seconds"),
         "best": best or none,
         **{name: position[name] for name in at},
-        **({"error": error} if error else {}),
+        **({"error": redacted(error)} if error else {}),
     }
 
 
@@ -355,6 +356,17 @@ def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:
         decisions.append(fresh)
         length += len(line) + 1
     return decisions, length
+
+
+# In a URL: a user and password, which may contain a slash or an @; and a value named as a secret.
+_PASSWORD = re.compile(r"(://)(?:[^/\s'\"]*|[^/\s'\":]*:(?!\d+/)[^\s'\"]*)(?=@)")
+_NAMED = r"token|secret|passw|key|sig|credential|auth"
+_SECRET = re.compile(rf"([?&][^=&\s]*(?:{_NAMED})[^=&\s]*=)[^&\s'\"]+", re.IGNORECASE)
+
+
+def redacted(text: str) -> str:
+    """A text without passwords, tokens, and keys in URLs, for messages and records."""
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1***", text))
 
 
 # --- Trials of a study

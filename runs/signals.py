@@ -1,8 +1,8 @@
-"""Handles SIGTERM and Ctrl-C: a command saves its work and ends.
+"""Handles the signals of batch systems and Ctrl-C: a command saves its work and ends.
 
 The first Ctrl-C raises KeyboardInterrupt; during training, `stop_requested` lets the run save
-first. A second signal ends the process immediately, as a kill would, which the files on disk
-survive: the run may wait for a source that does not answer.
+first. A second Ctrl-C or SIGTERM ends the process immediately, as a kill would, which the files on
+disk survive: the run may wait for a source that does not answer.
 Commands import this module before any slow import, so it imports JAX only on demand.
 """
 
@@ -14,10 +14,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
 INTERRUPTED, PREEMPTED = 130, 75  # exit codes
+
+# What batch systems send before they stop a job. Slurm and LSF send what the job script chooses;
+# SIGXCPU says that the limit of CPU time is near, and is repeated every second.
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 # SIGTERM may come twice, to the group of processes and from the parent. That is one stop.
 _ONE_STOP_SECONDS = 2.0
@@ -35,7 +39,7 @@ def end_at_once(*_) -> None:
 
 
 def end_preempted(*_) -> None:
-    """A handler of SIGTERM while nothing is trained: ends the process as preempted."""
+    """A handler of the other signals while nothing is trained: ends the process as preempted."""
     with contextlib.suppress(OSError):
         os.write(2, b"stopped; run the same command again\n")
     os._exit(PREEMPTED)
@@ -61,7 +65,8 @@ def install_for_start() -> None:
     """Installs the handlers of a command that trains, for the time before it does, such as its slow
     imports and the reading of the data. A batch system that stops it then is to queue it again."""
     install(end_at_once)
-    signal.signal(signal.SIGTERM, end_preempted)
+    for number in (signal.SIGTERM, *WARNINGS):
+        signal.signal(number, end_preempted)
 
 
 @contextlib.contextmanager
@@ -69,11 +74,12 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
     """Yields a function to be called before every step (or batch of an evaluation), which returns
     whether to stop there.
 
-    In a single process it returns True after the first SIGTERM or Ctrl-C; a Ctrl-C after it, or a
-    SIGTERM seconds after it, ends a command immediately. Only the main thread receives signals;
-    elsewhere it always returns False. Functions of nested contexts return the same.
+    In a single process it returns True after the first SIGTERM, Ctrl-C, or one of WARNINGS; a
+    Ctrl-C after it, or a second SIGTERM seconds after the first, ends a command immediately. Only
+    the main thread receives signals; elsewhere it always returns False. Functions of nested
+    contexts return the same.
 
-    Of several processes, any may receive SIGTERM. All stop at the same call, slightly later:
+    Of several processes, any may receive a signal. All stop at the same call, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
     background. All must call the function equally often. Ctrl-C is not caught in that case.
     """
@@ -82,9 +88,11 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
 
     global _stopping
     if jax.process_count() > 1:
-        # JAX stops at the number after the largest one reported so far, which is 0 before the first
-        # report. The steps of a resumed run could start beyond it; the number of the call cannot.
-        yield lambda: multihost_utils.reached_preemption_sync_point(next(_calls))
+        with _handled_by(lambda *_: os.kill(os.getpid(), signal.SIGTERM), WARNINGS):
+            # JAX, which handles SIGTERM, stops at the number after the largest one reported so far,
+            # which is 0 before the first report. The steps of a resumed run could start beyond it;
+            # the number of the call cannot.
+            yield lambda: multihost_utils.reached_preemption_sync_point(next(_calls))
         return
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -92,34 +100,42 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
     if _stopping is not None:
         yield _stopping
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
     one_stop_until = math.inf
 
     def on_signal(number, frame):
         nonlocal one_stop_until
-        if not _stop.is_set():
-            _stop.set()
-            one_stop_until = time.monotonic() + _ONE_STOP_SECONDS
-        elif number == signal.SIGINT:
+        if number == signal.SIGINT and _stop.is_set():
             handler = before[number]
             if callable(handler) and handler is not raise_once:
                 handler(number, frame)  # of a notebook, or of pytest
             else:
                 end_at_once()
-        elif time.monotonic() > one_stop_until:
+        elif number == signal.SIGTERM and time.monotonic() > one_stop_until:
             end_preempted()
+        elif number == signal.SIGTERM:
+            one_stop_until = min(one_stop_until, time.monotonic() + _ONE_STOP_SECONDS)
+        _stop.set()
 
     _stop.clear()
     _stopping = _stop.is_set
-    for number in before:
-        signal.signal(number, on_signal)
+    with _handled_by(on_signal, (*WARNINGS, signal.SIGTERM, signal.SIGINT)) as before:
+        try:
+            yield _stopping
+        finally:
+            _stopping = None
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable, numbers: Iterable[int]) -> Iterator[dict[int, Any]]:
+    """Handles signals within the context, in the main thread; yields their handlers before it."""
+    if threading.current_thread() is not threading.main_thread():
+        numbers = ()
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        yield _stopping
+        yield before
     finally:
-        _stopping = None
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def exit_command(code: int) -> NoReturn:

@@ -71,14 +71,22 @@ class Tools:
         followers.tell("start", 0)
         followers.close()
 
+    def check(self, directory: pathlib.Path) -> None:
+        """Raises InputError if `directory`, of a run or study that is about to begin or resume,
+        cannot have its mirror: see mirror.check_writable. Leaves nothing there."""
+        from runs import mirror
+
+        if self.mirror and directory.absolute() == self.root.absolute():
+            mirror.check(self.mirror, self.root)
+            mirror.check_writable(self.mirror, self.root)
+
     def _mirror(
         self, directory: pathlib.Path, say: Callable[[str], None]
     ) -> dict[str, Callable[[int], Any]]:
         from runs.mirror import Mirror
 
-        place = directory.absolute().relative_to(self.root.absolute()).as_posix()
-        url = self.mirror if place == "." else f"{self.mirror.rstrip('/')}/{place}"
-        return {"--mirror": lambda _: Mirror(directory, url, say)} if self.mirror else {}
+        make = lambda _: Mirror(self.root, self.mirror, directory, say)  # noqa: E731
+        return {"--mirror": make} if self.mirror else {}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -263,10 +271,11 @@ class Tracked:
         path = workdir.absolute().relative_to(root.absolute())
         self.group = root.absolute().name
         self.name = path.as_posix() if path.parts else self.group
-        self.config = flat(config)
+        redact = lambda x: records.redacted(x) if isinstance(x, str) else x  # noqa: E731
+        self.config = {name: redact(value) for name, value in flat(config).items()}
         record = records.read_json(workdir / records.HPARAMS)
-        self.hparams = {name: self.config[name] for name in _COMPARED} | record
-        self.hparams |= self.hparams.pop("hparams", {})
+        drawn = record.pop("hparams", {})
+        self.hparams = {name: self.config[name] for name in _COMPARED} | record | drawn
 
     def identity(self, tracker: str, new: Callable[[], str]) -> str:
         """The run's identity with a tracker: that of an earlier process, or a new one."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from configs import base
 from runs import cli, processes, records
-from runs.checkpoints import Checkpoints
+from runs.checkpoints import Checkpoints, check_path
 from runs.cli import InputError
 from runs.records import Damaged
 from runs.study import flat
@@ -151,11 +151,10 @@ def _set_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None
         say(f"warning: {workdir}: {error}; it is moved to {aside}, and the run resumes")
 
 
-def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
-    """Raises InputError if the data's cache is in `directory`, the value of `flag`.
-
-    The cache may be written before it is known whether the run or study can be.
-    """
+def check_place(directory: pathlib.Path, config: Any, flag: str) -> None:
+    """Raises InputError if `directory`, the value of `flag`, cannot have checkpoints, or has the
+    data's cache, which may be written before it is known whether the run or study can be."""
+    check_path(directory)
     cache = config.dataset.cache_dir
     # Not by `resolve`, which raises RuntimeError for a loop of symbolic links.
     if cache and pathlib.Path(os.path.realpath(cli.expanded(cache))).is_relative_to(
@@ -170,7 +169,7 @@ def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
 def is_new(workdir: pathlib.Path) -> bool:
     """Whether a directory contains no run. It may contain what a study writes before a trial
     starts, also for one whose workers were killed then; hidden files; and damaged records."""
-    kept = [records.HPARAMS, records.LOCK, records.DAMAGED]
+    kept = [records.HPARAMS, records.LOCK, records.DAMAGED, records.MIRROR]
     if records.intact_result(workdir).get("status") == "failed":
         kept.append(records.RESULT)
     names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]

@@ -53,12 +53,13 @@ def run(
             nothing has been written.
         cli.DiskFull: see `train.train`.
     """
-    workdirs.check_apart(study_dir, study.config, "--outdir")
+    workdirs.check_place(study_dir, study.config, "--outdir")
     tools = tools or Tools(root=study_dir.absolute())
     search.check(study, lanes)
     study = with_record(study)
     executor = make_executor(study, study_dir, progress)
     try:
+        processes.decided_by_first(lambda: tools.check(study_dir))
         if note := processes.decided_by_first(lambda: open_study(study, study_dir)):
             progress.say(note)
         # before any trial, so that a copy of an unfinished study can be resumed

@@ -370,8 +370,9 @@ class Run:
 
     def _end(self, status: str, error: str | Exception | None) -> None:
         if isinstance(error, Exception):  # where it came from is written to a file
-            text = traceback.format_exc().encode(errors="backslashreplace")  # names of any bytes
-            records.write_bytes(self.workdir / records.error_file(jax.process_index()), text)
+            text = records.redacted(traceback.format_exc())
+            file = self.workdir / records.error_file(jax.process_index())
+            records.write_bytes(file, text.encode(errors="backslashreplace"))  # names of any bytes
             why = f"{type(error).__name__}: {error}"
             error = check.exhaustion(error, self.config) or why
         with self.clock.paused():

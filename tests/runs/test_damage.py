@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sweep
@@ -26,6 +28,7 @@ from tests.helpers.runs import (
     mini,
     recorded,
     records_of,
+    stop_at,
     without_clocks,
 )
 from tests.helpers.small_studies import RecordedProgress
@@ -225,6 +228,10 @@ PLACES = {
     "url": lambda tmp: "gs://bucket/run",
     "not_utf8": lambda tmp: f"{tmp}/\udcff",
     "zero_byte": lambda tmp: f"{tmp}/a\0b",
+    # Orbax globs, and TensorStore takes a backslash for a slash
+    "pattern": lambda tmp: tmp / "lr=[0.1]",
+    "pattern_above": lambda tmp: tmp / "a*" / "run",
+    "backslash": lambda tmp: f"{tmp}/a\\b",
 }
 
 
@@ -241,6 +248,47 @@ def test_a_path_that_cannot_be_written_to_is_one_sentence(main, words, place, tm
     assert cli.guarded(main, argv) == cli.WRONG_INPUT
     assert capsys.readouterr().err.count("\n") == 1
     assert everything(tmp_path) == before
+
+
+# Names that a shell, a glob, a URL, or a tool of ours could take for something else.
+ODD = ["{a,b}", " a", "a ", "a%20b", "a#b", "a@b", "a:b", "a;b", "a&b", "a|b", "a'b", 'a"b', "~a"]
+ODD += [
+    "$HOME",
+    "-a",
+    ".a",
+    "a.",
+    "..a",
+    "e\u0301",
+    "日本",
+    "a+b",
+    "a=b,c",
+    "(a)",
+    "<a>",
+    "!a",
+    "^a",
+]
+ODD += ["`a`", "a::b", "file:", "a%5Bb", "%s", "12", records.LOCK, "a.orbax-checkpoint-tmp-1"]
+
+
+def test_checkpoints_are_found_under_odd_names(tmp_path):
+    for name in ODD:
+        places = {*tmp_path.iterdir()}
+        kept = Checkpoints(tmp_path / name)
+        for step in (1, 2):
+            kept.save(step, {"w": np.full(3, step)}, {"step": step}, 1)
+        kept.close()
+        for step in (2, 1):
+            restored = Checkpoints(tmp_path / name).restore(step, {"w": jnp.zeros(3, int)})
+            np.testing.assert_array_equal(restored["w"], step)
+        assert {*tmp_path.iterdir()} - places == {tmp_path / name}
+
+
+def test_a_run_in_a_directory_with_an_odd_name_stops_resumes_and_is_evaluated(tmp_path):
+    workdir = tmp_path / " {a,b}%5B#@:;&|'\"$HOME~-日本::file:" / "lock"
+    words = [*WORDS, f"--workdir={workdir}"]
+    assert cli.guarded(lambda argv: train.main(argv, stop_at(13)), words) == cli.PREEMPTED
+    assert cli.guarded(train.main, words) == cli.OK
+    assert cli.guarded(train.main, [f"--evaluate={workdir}"]) == cli.OK
 
 
 @pytest.mark.parametrize("main", [train.main, sweep.main])

@@ -1,6 +1,7 @@
-"""--mirror: a copy from which another machine can resume."""
+"""--mirror: a copy from which another machine can resume, in a place of its own."""
 
 import os
+import pathlib
 import shutil
 
 import fsspec
@@ -8,12 +9,14 @@ import pytest
 
 import sweep
 import train
-from runs import records, tracking
-from runs.mirror import Mirror
+from runs import cli, records, tracking
+from runs.mirror import Mirror, check, check_writable
 from studies.plan import open_study
 from tests.helpers import buckets
 from tests.helpers.runs import mini, on_each_step, records_of, stop_at
 from tests.helpers.small_studies import QUIET, study
+
+RECORD = records.MIRROR
 
 
 def content(directory):
@@ -23,6 +26,12 @@ def content(directory):
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path.name not in (records.LOCK, f".{records.LOCK}")
     }
+
+
+def stored(url):
+    """The files of a memory:// URL, by path below it."""
+    files, place = fsspec.core.url_to_fs(url)
+    return {p.removeprefix(f"{place}/"): files.cat_file(p) for p in files.find(place)}
 
 
 def directory(path, **files):
@@ -47,50 +56,102 @@ def test_a_copy_has_what_the_run_has_at_each_stop_and_resumes(tmp_path):
     config = mini(checkpoint_every_fresh_examples=160)
     train.train(config, workdir, on_step=stop_at(13), tools=tools)
     assert content(copy) == content(workdir)
+    shutil.copytree(copy, tmp_path / "another machine")
     train.train(config, workdir, tools=tools)
     assert content(copy) == content(workdir)
-    (copy / records.RESULT).unlink()  # as a machine that was lost before the end leaves it
-    assert train.train(config, copy)["status"] == "exhausted"
+    # the run may resume elsewhere with its mirror, which then has later records
+    tools = tracking.Tools(mirror=str(copy), root=tmp_path / "another machine")
+    assert train.train(config, tools.root, tools=tools)["status"] == "exhausted"
     assert records_of(copy) == records_of(workdir)
 
 
-def test_a_copy_drops_the_checkpoints_that_the_run_replaced_and_nothing_else(tmp_path):
-    run, copy = directory(tmp_path / "run", config="{}", checkpoints__5__a="5"), tmp_path / "copy"
-    mirror = Mirror(run, str(copy), print)
+@pytest.mark.parametrize("place", ["{tmp}/a[1]", "memory://a[1]", "memory://b*"])
+def test_old_checkpoints_are_removed_by_their_exact_names(place, tmp_path):
+    """And nothing else: neither what is beside them, nor what the run has not replaced."""
+    url = place.replace("{tmp}", str(tmp_path))
+    run, other = directory(tmp_path / "run", config="{}", checkpoints__5__a="5"), "memory://"
+    beside = url.replace("[1]", "1").replace("*", "eside")
+    other = directory(tmp_path / "other", checkpoints__5__a="another's", checkpoints__9__a="9")
+    assert not copy_once(other, beside)
+    mirror = Mirror(run, url, run, print)
     mirror.saved()
-    assert content(copy) == content(run)
     shutil.rmtree(run / "checkpoints" / "5")
     directory(run, checkpoints__9__a="9", metrics="1\n2\n", lock="", **{".config.tmp": "half"})
     directory(run, **{"checkpoints__12.orbax-checkpoint-tmp-1__a": "half"})
+    (run / "linked").symlink_to(directory(tmp_path / "scratch", a="1"))
     os.mkfifo(run / "pipe")  # whoever opens it waits
-    others = {"notes": "mine", "checkpoints__10__a": "of a machine that was lost"}
-    directory(copy, **others)
+    files, top = fsspec.core.url_to_fs(url) if "://" in url else (None, url)
+    for name in ("notes", "checkpoints/10/a"):
+        if files:
+            files.pipe_file(f"{top}/{name}", b"mine")
+        else:
+            directory(pathlib.Path(url), **{name.replace("/", "__"): "mine"})
     mirror.close()
-    assert set(content(copy)) == {
-        *("config", "checkpoints/9/a", "metrics", "notes", "checkpoints/10/a")
+    kept = stored(url) if files else content(pathlib.Path(url))
+    assert {*kept} == {
+        *("config", "checkpoints/9/a", "metrics", "notes", "checkpoints/10/a", RECORD, "linked/a")
     }
+    left = stored(beside) if files else content(pathlib.Path(beside))
+    assert left == content(other)
+    assert files or not (pathlib.Path(url) / "checkpoints" / "5").exists()
 
 
-@pytest.mark.parametrize("hours", [-3, 3])
-def test_records_of_the_same_size_replace_their_copies_whatever_the_clocks(hours, tmp_path):
-    run, copy = directory(tmp_path / "run", **{"result.json": "1\n"}), tmp_path / "copy"
-    assert not copy_once(run, copy)
-    directory(run, **{"result.json": "2\n"})
-    written = (run / "result.json").stat().st_mtime - 3600 * hours
-    os.utime(run / "result.json", (written, written))
-    assert not copy_once(run, copy)
-    assert content(copy) == content(run)
+def test_records_of_the_same_size_replace_their_copies_whatever_the_clocks(tmp_path):
+    run, copy = directory(tmp_path / "run", **{"result.json": "0\n"}), tmp_path / "copy"
+    for hours in (0, -3, 3):
+        directory(run, **{"result.json": f"{hours}\n"})
+        written = (run / "result.json").stat().st_mtime - 3600 * hours
+        os.utime(run / "result.json", (written, written))
+        assert not copy_once(run, copy)
+        assert content(copy) == content(run)
 
 
-def test_a_study_that_has_grown_is_still_its_own_copy_and_another_is_left_alone(tmp_path):
-    outdir, copy, other = (tmp_path / name for name in ("study", "copy", "other"))
+def test_a_study_that_has_grown_is_still_its_own_copy(tmp_path):
+    outdir, copy = tmp_path / "study", tmp_path / "copy"
     for plan in (study(trials=1), study(trials=2, searches=3)):
         open_study(plan, outdir)
         assert not copy_once(outdir, copy)
         assert content(copy) == content(outdir)
-    open_study(study(trials=2, searches=3, batch_size=64), other)
-    assert records.STUDY in copy_once(other, copy)[0]
-    assert content(copy) == content(outdir)
+
+
+def _linked(tmp):
+    (tmp / "m").mkdir()
+    (tmp / "m" / "checkpoints").symlink_to(directory(tmp / "mine", a="1"))
+
+
+TAKEN = {
+    "another run's": lambda tmp: copy_once(directory(tmp / "other", config="{}"), tmp / "m"),
+    "not a mirror": lambda tmp: directory(tmp / "m", metrics="mine", checkpoints__1__a="mine"),
+    "a file": lambda tmp: (tmp / "m").write_text("mine"),
+    "below a file": lambda tmp: [(tmp / "f").write_text("1"), (tmp / "m").symlink_to("f/x")],
+    "the run's, through a link": lambda tmp: (tmp / "m").symlink_to(tmp / "run"),
+    "around the run, through a link": lambda tmp: (tmp / "m").symlink_to(tmp),
+    "linked checkpoints": _linked,
+}
+
+
+@pytest.mark.parametrize("place", TAKEN)
+@pytest.mark.parametrize("main", [train.main, sweep.main])
+def test_a_place_that_is_not_the_mirror_of_this_run_is_refused_before_training(
+    place, main, tmp_path, capsys
+):
+    TAKEN[place](tmp_path)
+    before = content(tmp_path)
+    where = ["--workdir"] if main is train.main else ["--study=demo", "--outdir"]
+    words = ["--config=configs/cifar10.py:mini", *where[:-1], f"{where[-1]}={tmp_path / 'run'}"]
+    assert cli.guarded(main, [*words, f"--mirror={tmp_path / 'm'}"]) == cli.WRONG_INPUT
+    assert capsys.readouterr().err.count("\n") == 1
+    assert content(tmp_path) == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mirror_that_another_run_has_taken_since_is_left_alone(tmp_path):
+    runs = [directory(tmp_path / name, **{"result.json": name}) for name in ("a", "b")]
+    for run in runs:
+        check_writable(f"memory://{tmp_path}", run)  # nothing is there yet
+    assert not copy_once(runs[0], f"memory://{tmp_path}")
+    assert str(runs[1]) in copy_once(runs[1], f"memory://{tmp_path}")[0]
+    assert stored(f"memory://{tmp_path}") == content(runs[0])
 
 
 def test_a_failed_copy_is_a_warning_and_is_tried_again(tmp_path, monkeypatch):
@@ -98,7 +159,7 @@ def test_a_failed_copy_is_a_warning_and_is_tried_again(tmp_path, monkeypatch):
     run, place = directory(tmp_path / "run", config="{}"), tmp_path / "file"
     place.touch()
     said = []
-    mirror = Mirror(run, str(place / "copy"), said.append)
+    mirror = Mirror(run, str(place / "copy"), run, said.append)
     mirror.saved()
     assert len(said) == 1
     place.unlink()
@@ -131,9 +192,18 @@ def test_a_bucket_gets_the_run_without_its_old_checkpoints(scheme, tmp_path):
         files, workdir = fsspec.filesystem(scheme), tmp_path / "run"
         if left := files.find("bucket"):  # servers in one process share their buckets
             files.rm(left)
-        tools = tracking.Tools(mirror=f"{scheme}://bucket/runs/1", root=workdir)
+        tools = tracking.Tools(mirror=f"{scheme}://bucket/runs/1[a]", root=workdir)
         train.train(mini(checkpoint_every_fresh_examples=160), workdir, tools=tools)
         files.invalidate_cache()
-        place = "bucket/runs/1/"
+        place = "bucket/runs/1[a]/"
         copy = {p.removeprefix(place): files.cat_file(p) for p in files.find(place)}
         assert copy == content(workdir)
+        with pytest.raises(cli.InputError, match="nowhere"):
+            check_writable(f"{scheme}://nowhere/runs/1", workdir)
+        assert not files.exists("nowhere")
+
+
+@pytest.mark.parametrize("url", ["nowhere://x", "ftp://127.0.0.1:1/x", "memory://a::b", ""])
+def test_a_url_that_cannot_be_written_to_is_refused(url, tmp_path):
+    with pytest.raises(cli.InputError, match="--mirror"):
+        check(url, tmp_path)

@@ -224,6 +224,21 @@ def test_a_clock_excludes_pauses_and_continues_from_its_readings(monkeypatch):
     assert resumed.readings() == clock.readings() == {"train": 34.0, "wall": 51.0, "waited": 17.0}
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ftp://me:pass@host/a b", "ftp://***@host/a b"),
+        ("'s3://key:s/e+c/ret@bucket/a' (x)", "'s3://***@bucket/a' (x)"),
+        ("https://token@host:80/a, s3://bucket/a@b", "https://***@host:80/a, s3://bucket/a@b"),
+        ("http://host:80/a@b?x=1&sig=AB%2F&y=2", "http://host:80/a@b?x=1&sig=***&y=2"),
+        ("https://a/b?X-Amz-Signature=12&x-token=3", "https://a/b?X-Amz-Signature=***&x-token=***"),
+        ("me@host: folder:/a/b?label=x", "me@host: folder:/a/b?label=x"),
+    ],
+)
+def test_passwords_in_urls_are_not_shown(text, shown):
+    assert records.redacted(text) == shown
+
+
 def test_trials_on_disk_come_in_order(tmp_path):
     no_trials = ("a/0/not_a_trial", "report/x/1", "a/0/01", "a/0/²")
     for place in ("b/0/10", "b/0/9", "a/1/0", "a/0/0", *no_trials):

@@ -11,15 +11,25 @@ from runs import signals
 from tests.helpers.runs import HANGS, ROOT
 
 
-def test_sigterm_twice_is_one_stop():
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
+def test_a_signal_of_a_batch_system_is_a_stop_even_if_it_comes_twice(name):
     """A group of processes receives it, and a study's workers then again from their parent."""
-    before = signal.getsignal(signal.SIGTERM)
+    number = signal.Signals[name]
+    before = signal.getsignal(number)
     with signals.stop_requested() as stop:
         assert not stop()
         for _ in range(2):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         assert stop()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
+def test_a_signal_before_training_ends_a_command_as_preempted(name):
+    code = "import os, sys; from runs import signals; signals.install_for_start(); "
+    code += "os.kill(os.getpid(), int(sys.argv[1]))"
+    words = [sys.executable, "-c", code, str(int(signal.Signals[name]))]
+    assert subprocess.run(words, cwd=ROOT).returncode == signals.PREEMPTED
 
 
 def test_nested_contexts_stop_together():
@@ -52,7 +62,7 @@ cli.guarded(main)
     ("first", "second", "seconds", "code"),
     [
         ("SIGINT", "SIGINT", 0, signals.INTERRUPTED),
-        ("SIGTERM", "SIGINT", 0, signals.INTERRUPTED),
+        ("SIGXCPU", "SIGINT", 0, signals.INTERRUPTED),
         ("SIGTERM", "SIGTERM", 3, signals.PREEMPTED),
     ],
 )

@@ -105,7 +105,7 @@ WRONG = {
     "--profile=0:3": "--profile",
     "--profile=3:3": "--profile",
     "--mirror=nowhere://x": "--mirror",
-    "--mirror=ftp://127.0.0.1:1/x": "--mirror",
+    "--mirror=ftp://me:word@127.0.0.1:1/x": "***@",
     "--mirror={tmp}/run/copy": "--mirror",
     "--mirror=": "--mirror",
     "--workdir=s3://bucket/run": "s3://bucket/run",
@@ -120,6 +120,7 @@ def test_wrong_flags_are_one_sentence_and_write_nothing(word, tmp_path, capsys):
     error = capsys.readouterr().err
     assert WRONG[word] in error
     assert error.count("\n") == 1
+    assert "word" not in error
     assert not [*tmp_path.iterdir()]
 
 
