@@ -127,12 +127,12 @@ def main(argv: Sequence[str]) -> int:
     if arguments.study == "list":
         write(plan.listing(config, module, arguments.config, overrides))
         return cli.OK
-    sizes = arguments.trials, arguments.searches
+    sizes = {name: n for name in ("trials", "searches") if (n := getattr(arguments, name))}
     if arguments.vary:
-        study = plan.vary(config, arguments.config, arguments.vary, *sizes)
+        study = plan.vary(config, arguments.config, arguments.vary, **sizes)
     else:
-        name = arguments.study
-        study = plan.load_study(config, module, arguments.config, name, *sizes, overrides)
+        chosen = arguments.config, arguments.study, overrides
+        study = plan.load_study(config, module, *chosen, **sizes)
     plan.check_overrides(study, overrides)
     part, parts = arguments.shard
     if parts > (searches := len(study.conditions) * study.searches):

@@ -150,12 +150,7 @@ def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:
 
     Commands call it before their slow imports; `main` calls `parse` again.
     """
-
-    def parsed(argv: Sequence[str]) -> int:
-        parse(argv)
-        return OK
-
-    if code := guarded(parsed):
+    if code := guarded(lambda argv: parse(argv) and OK):
         sys.exit(code)
 
 

@@ -51,9 +51,8 @@ def load_study(
     module: Any,
     config_flag: str,
     name: str,
-    trials: int | None = None,
-    searches: int | None = None,
     overrides: Sequence[str] = (),
+    **sizes: int,
 ) -> Study:
     """The study `name` of a configuration file.
 
@@ -61,8 +60,8 @@ def load_study(
         config: the file's configuration; the study's own overrides are written into it.
         module: the file, with get_studies(variant) and get_search_space(variant).
         config_flag: FILE[:VARIANT].
-        trials, searches: None = what the study says.
         overrides: '--config.FIELD=VALUE' arguments, which take precedence over the study's own.
+        sizes: `trials` and `searches`, instead of the study's own.
 
     Raises:
         cli.InputError: there is no such study, or its definition is wrong. `search.check` checks
@@ -73,12 +72,10 @@ def load_study(
     if name not in studies:
         known = ", ".join(map(str, studies)) or "none; add get_studies() to it"
         raise cli.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
-    sizes = {"trials": trials, "searches": searches}
     with cli.errors_of_file(module.__file__), search.errors_of(f"study {name!r}"):
-        keys = {"about": "", "overrides": {}, "space": None, "not_searched": ()} | studies[name]
-        keys |= {size: number for size, number in sizes.items() if number is not None}
-        del keys["about"]
-        own, axes, left_out = (keys.pop(key) for key in ("overrides", "space", "not_searched"))
+        keys = {"about": "", "overrides": {}, "space": None, "not_searched": ()}
+        keys |= studies[name] | sizes
+        own, axes, left_out, _ = map(keys.pop, ("overrides", "space", "not_searched", "about"))
         for field, value in own.items():
             cli.set_field(config, field, value)
         cli.override(config, overrides)
@@ -181,11 +178,7 @@ def _overrides(condition: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vary(
-    config: ml_collections.ConfigDict,
-    config_flag: str,
-    flags: Sequence[str],
-    trials: int | None = None,
-    searches: int | None = None,
+    config: ml_collections.ConfigDict, config_flag: str, flags: Sequence[str], **sizes: int
 ) -> Study:
     """A study of each combination of the values of some fields, at the configuration's own
     hyperparameters, without a search.
@@ -219,15 +212,9 @@ def vary(
             overrides["echo.insertion"] = default
         conditions[name] = overrides
     with search.errors_of("--vary"):
-        return make_study(
-            "vary",
-            config,
-            conditions=conditions,
-            baseline=None,
-            trials=1 if trials is None else trials,
-            searches=3 if searches is None else searches,
-            config_flag=config_flag,
-        )
+        keys: dict[str, Any] = {"trials": 1, "searches": 3} | sizes
+        own = {"conditions": conditions, "baseline": None, "config_flag": config_flag}
+        return make_study("vary", config, **own, **keys)
 
 
 def check_overrides(study: Study, overrides: Sequence[str]) -> None:
@@ -286,7 +273,7 @@ def dry_run(study: Study) -> str:
     ]
     for condition in study.conditions:
         mark = "*" if condition.name == study.baseline else " "
-        steps = max(map(accounting.total_steps, search.longest_trials(study, condition)))
+        steps = accounting.total_steps(search.longest_trial(study, condition))
         lines.append(
             f" {mark} {condition.name}: {condition.label}; at most {several(steps, 'step')}"
         )
@@ -309,11 +296,9 @@ def dry_run(study: Study) -> str:
 def cost(study: Study) -> str:
     """Trials and fresh examples, as far as they are known in advance."""
     searches = len(study.conditions) * study.searches
-    budgets = [
-        max(config.budget.fresh_examples for config in search.longest_trials(study, condition))
-        for condition in study.conditions
-    ]
-    fresh_examples = sum(budgets) * study.searches * study.trials
+    longest = [search.longest_trial(study, condition) for condition in study.conditions]
+    budgets = sum(config.budget.fresh_examples for config in longest)
+    fresh_examples = budgets * study.searches * study.trials
     return (
         f"{several(len(study.conditions), 'condition')} x {several(study.searches, 'search')} x "
         f"{several(study.trials, 'trial')} = {several(searches * study.trials, 'trial')}, "
@@ -352,12 +337,9 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
                 if grown is not None:
                     records.write_json(study_dir / records.STUDY, grown | origins.describe())
         there = _read_record(study_dir) or plan
-    kept = [
-        f"{there[name]} {words}, of which this launch runs {plan[name]}"
-        for name, words in (("trials", "trials per search"), ("searches", "searches per condition"))
-        if there[name] > plan[name]
-    ]
-    return f"the study in {study_dir} keeps its {', and its '.join(kept)}" if kept else ""
+    sizes = [f"{there[name]} {name} ({plan[name]} here)" for name in ("trials", "searches")]
+    kept = any(there[name] > plan[name] for name in SIZES)
+    return f"the study in {study_dir} keeps its {' and '.join(sizes)}" if kept else ""
 
 
 def _grown(

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,8 +29,8 @@ _MAX_END = 1e300  # of an axis; its logarithm and multiples are finite
 # Searched fields that change neither the network nor the data.
 _HYPERPARAMETERS = ("optimizer.", "loss.")
 
-# Fields that decide how many steps and fresh examples a trial has, and may be searched.
-_LENGTH_FIELDS = ("batch_size", "budget.fresh_examples")
+# Fields that decide how many steps and fresh examples a trial has, with the end that gives most.
+_LENGTH = {"batch_size": min, "budget.fresh_examples": max}
 
 # Fields of the input, which lanes share: they must be equal in all trials of a search.
 _INPUT = ("workload", "dataset.", "augment", "batch_size", "budget.", "echo.", "upstream.")
@@ -150,15 +149,11 @@ def trial_config(
     return config
 
 
-def longest_trials(study: Study, condition: Condition) -> list[ml_collections.ConfigDict]:
-    """Configurations of a condition that include the trial with the most steps and the one with the
-    most fresh examples: with both ends of the axes that decide these numbers."""
-    ends = {axis.field: _extremes(axis) for axis in study.space if axis.field in _LENGTH_FIELDS}
-    combinations = itertools.product(*ends.values())
-    return [
-        trial_config(study, condition, 0, 0, dict(zip(ends, values, strict=True)))
-        for values in combinations
-    ]
+def longest_trial(study: Study, condition: Condition) -> ml_collections.ConfigDict:
+    """The configuration of a condition with the most steps and fresh examples that its search may
+    draw."""
+    ends = {axis.field: _extremes(axis) for axis in study.space if axis.field in _LENGTH}
+    return trial_config(study, condition, 0, 0, {f: _LENGTH[f](ends[f]) for f in ends})
 
 
 def check(study: Study, lanes: int = 1) -> None:

@@ -309,38 +309,22 @@ def test_workers_know_what_the_file_of_the_user_adds(tmp_path):
 
 
 MINE = """
-import jax.numpy as jnp
-from flax import nnx
 import workloads
 from configs import base, catalog, cifar10
 from configs.fields import Field
 from workloads import networks
 
-base.add(Field("model.scale", 1.0, "factor of the logits", 0.1, 10))
+base.add(Field("model.scale", 1.0, "of nothing", 0.1, 10))
 workloads.CLASSES["mine"] = workloads.CLASSES["cifar10"]
-
-class Mlp(nnx.Module):
-    def __init__(self, features, classes, scale, *, rngs):
-        self.linear, self.scale = nnx.Linear(features, classes, rngs=rngs), scale
-
-    def __call__(self, x, train):
-        return self.scale * self.linear(x.reshape(len(x), -1))
-
-@networks.add("mlp")
-def mlp(config, shape, num_classes):
-    height, width, channels = shape
-    features = height * width * channels
-    return networks.Network.of(
-        Mlp, features=features, classes=num_classes, scale=config.model.scale
-    )
+networks.add("my_resnet")(networks.cifar_resnet)
 
 def get_config():
     config = cifar10.get_config("mini")
-    config.workload, config.model.name, config.budget.fresh_examples = "mine", "mlp", 320
+    config.workload, config.model.name, config.model.depth = "mine", "my_resnet", 0
+    config.budget.fresh_examples = int(320 * config.model.scale)
     return config
 
 def get_studies(variant):
-    conditions = {"baseline": catalog.echo("none", 1, 0)}
-    plan = {"conditions": conditions, "baseline": "baseline", "trials": 2, "searches": 1}
+    plan = {"conditions": catalog.BASELINE, "baseline": "baseline", "trials": 2, "searches": 1}
     return {"mine": plan | {"space": ()}}
 """

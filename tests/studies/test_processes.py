@@ -88,7 +88,10 @@ def test_processes_start_a_held_trial_at_the_same_time_whatever_their_clocks(
     words = sweep_words(tmp_path / "study", budget__fresh_examples=320)
     words[1] = HURRIED + words[1]
     overrides = [word for word in words if word.startswith("--config.")]
-    open_study(load_study(mini(), cifar10, MINI, "demo", 2, 1, overrides), tmp_path / "study")
+    open_study(
+        load_study(mini(), cifar10, MINI, "demo", overrides, trials=2, searches=1),
+        tmp_path / "study",
+    )
     held, other = (tmp_path / "study" / "baseline" / "0" / trial for trial in "01")
     held.mkdir(parents=True)
     with workdirs.held(held / records.LOCK) as here:
