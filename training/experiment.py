@@ -105,7 +105,10 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
     made = make_program(config, info, mesh)
     workload = made.task.workload
 
-    # The input.
+    # The input. Of a test split, which only `train.py --evaluate` reads, labels are often missing.
+    if config.dataset.test_split and not config.dataset.text:
+        test, _ = open_split(config.dataset, config.dataset.test_split)
+        build.first_example(config, test, workload)
     first = build.first_example(config, source, workload)
     copies = accounting.copy_diagnostics(config, len(source))
     policy = FixedPolicy(config, held)

@@ -7,6 +7,7 @@ import pytest
 
 import train
 from runs import cli
+from tests.helpers import tfds_data
 from tests.helpers.runs import echoing, mini, placed
 from training import check, sharding
 
@@ -65,6 +66,18 @@ def test_what_cannot_be_run_is_refused_and_nothing_is_written(fields, named, tmp
     with pytest.raises(cli.InputError, match=named) as caught:
         train.train(mini(**fields), tmp_path / "run")
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_test_split_without_labels_is_refused_before_training(tmp_path):
+    features = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
+    unlabeled = [record | {"label": -1} for record in tfds_data.pictures(range(4))]
+    pictures = {"train": tfds_data.pictures(range(40)), "test": unlabeled}
+    tfds_data.write(tmp_path, "own", features, pictures)
+    fields = {"name": "own", "data_dir": str(tmp_path), "validation_split": "train[:8]"}
+    fields = {f"dataset__{name}": value for name, value in fields.items()}
+    with pytest.raises(cli.InputError, match="label -1"):
+        train.train(mini(**fields, dataset__test_split="test"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
