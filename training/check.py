@@ -81,12 +81,13 @@ def check_rules(config: ConfigDict) -> None:
     check_insertion(config, settings.insertion)
     schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
     horizon, final = schedule.horizon_fresh_examples, _FINAL_FACTORS.get(schedule.name)
+    stops = 0 < horizon < budget and final is not None and schedule[final] == 0
     name, one = "optimizer.schedule.horizon_fresh_examples", f"a batch of {rows} examples or more"
     rules = [
         ("budget.fresh_examples", total_steps(config) < 1, one),
         (name, total_steps(config, horizon) < 1, f"0 for the budget, or {one}"),
         # after the horizon, the rest of the budget would train at a rate of 0
-        (name, 0 < horizon < budget and schedule.get(final) == 0, f"0, or a {final} above 0"),
+        (name, stops, f"0, the budget or more, or a {final} above 0"),
     ]
     _refuse(config, rules)
 

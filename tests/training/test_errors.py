@@ -85,6 +85,7 @@ def test_what_is_just_possible_is_not_refused():
     final = {"optimizer__schedule__final_factor": 0.0}
     for horizon in (0, 640, 1280):  # of the budget or more: no step has a rate of zero
         check.check(mini(**final, optimizer__schedule__horizon_fresh_examples=horizon))
+    check.check(mini(**HORIZON, optimizer__schedule__name="constant"))
     batches = {"echo__insertion": "after_batching", "echo__shuffle_buffer": 3, "echo__streams": 4}
     for policy in ("fixed", "auto"):  # each stream has all slots
         check.check(mini(**batches, echo__policy=policy))
