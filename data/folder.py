@@ -24,7 +24,7 @@ from data.path_data import (
     split_named,
 )
 from data.sources import DatasetInfo, Records, SourceError, fingerprint
-from data.storage import Tree
+from data.storage import Tree, encoded
 
 # Of a .gif, the first frame counts.
 SUFFIXES = (
@@ -76,7 +76,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     # Not the content: the run on a file that was damaged resumes when the file is restored.
     used = sorted(name for class_of in of_split.values() for name in class_of)
     sizes = zip(used, tree.sizes(used), strict=True)
-    parts = [f"{name}\0{size}\0".encode(errors="surrogateescape") for name, size in sizes]
+    parts = [encoded(f"{name}\0{size}\0") for name, size in sizes]
     info = DatasetInfo(
         name=settings.name,
         version="folder",
@@ -118,5 +118,5 @@ def _image_files(
         order=shuffled_order(len(names)),
         read=read,
         place=lambda row: tree.path(names[row]),
-        key=lambda row: names[row].encode(errors="surrogateescape"),
+        key=lambda row: encoded(names[row]),
     )

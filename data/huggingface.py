@@ -174,7 +174,7 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
         raise
     except Exception as error:  # pyarrow and datasets raise many types
         raise SourceError(f"{shown} cannot be read: {reason(error)}") from error
-    if any((each.get(columns.get("image")) or {}).get("mode") for each in described):
+    if any((each.get(columns.get("image", "")) or {}).get("mode") for each in described):
         raise SourceError(
             f"{shown} has images with Image(mode=...); convert them before they are saved"
         )

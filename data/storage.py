@@ -27,6 +27,11 @@ _OF_SYSTEMS = {"@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume
 _OF_SYSTEMS |= {"lost+found", "__macosx"}
 
 
+def encoded(name: str) -> bytes:
+    """A file's name as its bytes, which are not always text."""
+    return name.encode(errors="surrogateescape")
+
+
 def is_url(path: str) -> bool:
     return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path))
 
@@ -116,7 +121,7 @@ class Tree:
                 f"the files of {self.root} are copied before they are read; give a directory for "
                 "the copies as config.dataset.cache_dir"
             )
-        hashed = fingerprint(self.root.encode(errors="surrogateescape"))
+        hashed = fingerprint(encoded(self.root))
         return cli.expanded(self.cache_dir) / f"{self.root.rpartition('/')[2]}-{hashed}"
 
     def fingerprint(self, names: Sequence[str]) -> str:
@@ -131,10 +136,11 @@ class Tree:
 
         def make() -> bytes:
             with ThreadPoolExecutor(_THREADS) as pool:
-                return json.dumps([names, list(pool.map(digest, paths))]).encode()
+                return "\n".join(pool.map(digest, paths)).encode()
 
         settings = {"files": list(map(str, paths)), "written": written}
-        return fingerprint(cached(self.cache(), "digests.json", settings, make))
+        content = cached(self.cache(), "digests.txt", settings, make)
+        return fingerprint(encoded("\0".join(names)), content)
 
 
 def _refuse_pointer(content: bytes) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from data.path_data import PathData, Settings, by_split
 from data.sources import DatasetInfo, Records, SourceError, locate
-from data.storage import Tree
+from data.storage import Tree, encoded
 
 _JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".txt", *_JSON_LINES)
@@ -101,7 +101,7 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
 
     def key(row: int) -> bytes:
         file, _ = found(row)
-        return names[file].encode(errors="surrogateescape") if whole[file] else content(row)
+        return encoded(names[file]) if whole[file] else content(row)
 
     return Records(range(ends[-1]), lambda rows: [{"text": text(row)} for row in rows], place, key)
 

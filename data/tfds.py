@@ -107,7 +107,7 @@ def _dataset_info(builder: Any) -> DatasetInfo:
         num_classes = getattr(features["label"], "num_classes", None)
     inner: Any = getattr(features["objects"], "feature", None) if "objects" in features else None
     if isinstance(inner, tfds.features.FeaturesDict) and "bbox" in inner:
-        object_classes = inner["label"].num_classes
+        object_classes = getattr(inner["label"], "num_classes", None)
     if "image" in features and isinstance(features["image"], tfds.features.Image):
         shape = features["image"].shape
     files = [builder.data_path / name for name in ("dataset_info.json", "features.json")]

@@ -3,17 +3,22 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import train
 from data import splits
 from data.sources import RecordError, SourceError
+from runs import cli
 from tests.data.test_errors import arrays, file, images
-from tests.data.test_paths import dataset_of
+from tests.data.test_paths import dataset_of, files_at
 from tests.helpers import path_data, tfds_data
+from tests.helpers.runs import HANGS, ROOT
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 ACCENT = "\N{LATIN SMALL LETTER E WITH ACUTE}"
@@ -92,6 +97,30 @@ def test_missing_files_of_a_series_are_said(tmp_path):
     texts("train-00000-of-00003.txt", "train-00002-of-00003.txt")(tmp_path)
     (note,) = splits.open_source("files:.", "train", str(tmp_path))[1].notes
     assert note.startswith("2 of the 3 files")
+
+
+@pytest.mark.long
+def test_the_locale_changes_nothing(tmp_path):
+    """Names of files are bytes, which ASCII does not have as text."""
+    (tmp_path / f"{ACCENT}.txt").write_text("text")
+    (tmp_path / f"caf{ACCENT}").mkdir()
+    files_at(tmp_path, f"caf{ACCENT}/{ACCENT}.png", "b/1.png")
+    names = "files:.", "folder:."
+    code = (
+        "from data import splits; print(*("
+        f"splits.open_source(name, 'train', {str(tmp_path)!r})[1].fingerprint for name in {names}))"
+    )
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=ROOT,
+        stdout=-1,
+        timeout=HANGS,
+        check=True,
+    )
+    here = [splits.open_source(name, "train", str(tmp_path))[1].fingerprint for name in names]
+    assert done.stdout.decode().split() == here
 
 
 @pytest.mark.parametrize("kind", ["npz", pytest.param("hf", marks=pytest.mark.extras)])
@@ -230,3 +259,11 @@ def test_a_path_is_no_pattern(datasets, tmp_path):
         path_data.write_parquet(tmp_path / place / "a.parquet", table_of(["cat", "dog"], labels))
     source, _ = splits.open_source("hf:a[1]", "train", str(tmp_path))
     assert {r["image"]: r["label"] for r in source} == {tfds_data.png(n): n for n in range(2)}
+
+
+def test_a_password_in_the_name_of_data_is_not_printed(capsys, tmp_path):
+    words = ["--config.dataset.name=folder:nonsense://me:hunter2@host/x", f"--workdir={tmp_path}/x"]
+    assert cli.guarded(train.main, ["--config=configs/cifar10.py:mini", *words]) == cli.WRONG_INPUT
+    printed = "".join(capsys.readouterr())
+    assert "@host/x" in printed
+    assert "hunter2" not in printed
