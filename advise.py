@@ -55,7 +55,7 @@ from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
 from runs import processes, signals
 from runs.progress import write
-from runs.study import nested
+from runs.records import nested
 from training import check, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Program

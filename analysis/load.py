@@ -17,7 +17,8 @@ from analysis import archive, single_runs
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
-from runs.study import Study, check_target_value, is_number, nested, plain
+from runs.records import check_target_value, nested
+from runs.study import Study, is_number, plain
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another

@@ -17,7 +17,8 @@ from analysis.figures import style
 from analysis.load import LoadedStudy
 from runs import records
 from runs.progress import several
-from runs.study import SECONDS, Study, flat, is_number
+from runs.records import flat
+from runs.study import SECONDS, Study, is_number
 
 _DPI = 200  # of the PNG files; the PDF of each is for print
 # Without dates in them, the same records give the same files.

@@ -24,7 +24,7 @@ from configs.fields import Field
 from echo.spec import abbreviated
 from runs import records, signals
 from runs.progress import surviving_output, write
-from runs.study import flat, nested
+from runs.records import flat, nested
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
 

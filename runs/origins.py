@@ -13,7 +13,7 @@ from typing import Any
 from echo.threads import usable_cores
 from runs import records
 from runs.cli import ROOT
-from runs.study import flat
+from runs.records import flat
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 PACKAGES += ("ml-collections", "sentencepiece")

@@ -69,6 +69,22 @@ class Target:
         return value > than if self.mode == "above" else value < than
 
 
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, from 0 to 1, which training raises: accuracy, and COCO's metrics
+    of detection (mAP, AP50, AR_large)."""
+    return re.fullmatch(r"accuracy|mAP|A[PR]_?\w+", metric) is not None
+
+
+def check_target_value(name: str, target: Target) -> None:
+    """Checks that the target of a share is not a percentage; raises ValueError. `name` is what the
+    user calls the value."""
+    if is_share(target.metric) and target.value > 2:
+        raise ValueError(
+            f"{name} is {target.value:g}, which {target.metric}, a share, cannot reach; allowed: "
+            f"0 to 1, such as 0.9 (up to 2 for a target that no run reaches)"
+        )
+
+
 def run_result(
     status: str,
     target: Target,
@@ -187,11 +203,8 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
         Damaged: the file is not as it was written, or of another schema version.
     """
     content, name = read_bytes(path), pathlib.Path(path).name
-    return {} if content is None else parse_json(content, name)
-
-
-def parse_json(content: bytes, name: str) -> dict[str, Any]:
-    """The object in the content of the file `name`; raises as `read_json`."""
+    if content is None:
+        return {}
     value = _object(content, name)
     checksum, version = value.pop("sha256", None), value.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
@@ -367,6 +380,29 @@ _SECRET = re.compile(rf"([?&][^=&\s]*(?:{_NAMED})[^=&\s]*=)[^&\s'\"]+", re.IGNOR
 def redacted(text: str) -> str:
     """A text without passwords, tokens, and keys in URLs, for messages and records."""
     return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1***", text))
+
+
+# --- Nested configurations
+
+
+def nested(config: Any, path: str) -> Any:
+    """The value at a dotted path of a nested dict or ConfigDict; None if there is none."""
+    for key in path.split("."):
+        if not hasattr(config, "items") or key not in config:
+            return None
+        config = config[key]
+    return config
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings, by dotted name; an empty mapping is a value."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            values |= flat(value, f"{prefix}{name}.")
+        else:
+            values[f"{prefix}{name}"] = value
+    return values
 
 
 # --- Trials of a study

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import math
 import pathlib
-import re
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from typing import Any
 
 from echo import spec
 from runs import records
+from runs.records import flat, nested
 
 # What a trial is judged by: the cost of reaching the target, or the best value within the budget.
 SCORES = FRESH_EXAMPLES, SECONDS, BEST_VALUE = "fresh_examples", "seconds", "best_value"
@@ -42,12 +42,6 @@ EDGE = 0.05  # share of an axis that counts as near its end
 
 ECHO_SETTINGS = ("echo.insertion", "echo.policy", "echo.factor")
 ECHO_SETTINGS += ("echo.max_factor", "echo.shuffle_buffer")
-
-# Metrics that are shares: accuracy, and COCO's detection metrics (mAP, AP50, AR_large).
-_SHARE = re.compile(r"accuracy|mAP|A[PR]_?\w+")
-
-# Targets of a share that no run reaches are written as at most 2; more is a percentage.
-_MAX_SHARE = 2
 
 # By scale: the transform under which an axis is evenly spaced, and its inverse.
 _TRANSFORMS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
@@ -463,41 +457,6 @@ class Study:
             config_flag=record["config"],
             record=record,
         )
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is a share, from 0 to 1, which training raises."""
-    return _SHARE.fullmatch(metric) is not None
-
-
-def check_target_value(name: str, target: records.Target) -> None:
-    """Checks that the target of a share is not a percentage; raises ValueError. `name` is what the
-    user calls the value."""
-    if is_share(target.metric) and target.value > _MAX_SHARE:
-        raise ValueError(
-            f"{name} is {target.value:g}, which {target.metric}, a share, cannot reach; allowed: "
-            f"0 to 1, such as 0.9 (up to {_MAX_SHARE} for a target that no run reaches)"
-        )
-
-
-def nested(config: Any, path: str) -> Any:
-    """The value at a dotted path of a nested dict or ConfigDict; None if there is none."""
-    for key in path.split("."):
-        if not hasattr(config, "items") or key not in config:
-            return None
-        config = config[key]
-    return config
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings, by dotted name; an empty mapping is a value."""
-    values: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            values |= flat(value, f"{prefix}{name}.")
-        else:
-            values[f"{prefix}{name}"] = value
-    return values
 
 
 def is_number(value: Any) -> bool:

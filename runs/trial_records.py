@@ -14,8 +14,8 @@ from typing import Any
 from configs import base
 from echo.spec import abbreviated
 from runs import records
-from runs.records import Damaged
-from runs.study import Study, flat, nested
+from runs.records import Damaged, flat, nested
+from runs.study import Study
 
 
 @dataclasses.dataclass(frozen=True)

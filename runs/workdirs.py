@@ -12,8 +12,7 @@ from configs import base
 from runs import cli, processes, records
 from runs.checkpoints import Checkpoints, check_path
 from runs.cli import InputError
-from runs.records import Damaged
-from runs.study import flat
+from runs.records import Damaged, flat
 
 
 class NothingToResume(InputError):

@@ -12,14 +12,8 @@ import workloads
 from configs import base
 from echo.spec import abbreviated, checked_number
 from runs import cli
-from runs.study import (
-    SCALES,
-    SECONDS,
-    Axis,
-    Condition,
-    Study,
-    nested,
-)
+from runs.records import nested
+from runs.study import SCALES, SECONDS, Axis, Condition, Study
 from training import check as config_check
 from training.experiment import Experiment, make_experiment
 

@@ -14,7 +14,7 @@ from configs.fields import FieldError
 from data.throttle import limits
 from pipeline.accounting import total_steps
 from runs import cli, records
-from runs.study import check_target_value, is_share, nested
+from runs.records import check_target_value, is_share, nested
 from workloads.interface import Workload
 
 # The longest wait for one record of a throttled upstream that can be intended.

@@ -23,7 +23,7 @@ from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch
 from pipeline.streams import FixedPolicy
 from runs import processes, records
-from runs.study import nested
+from runs.records import nested
 from training import check, sharding
 from training.step import Program, Task, program
 from training.transfer import Transfer, make_store

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from runs import cli
-from runs.study import nested
+from runs.records import nested
 
 Arrays = dict[str, Any]  # JAX or NumPy arrays by name
 

@@ -10,7 +10,7 @@ import train
 from configs import base
 from configs.fields import Field, FieldError
 from runs import cli
-from runs.study import nested
+from runs.records import nested
 from tests.helpers.runs import mini
 from training.experiment import make_experiment
 

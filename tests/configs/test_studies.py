@@ -8,7 +8,7 @@ import pytest
 import echo
 from configs import cifar10, coco, common_crawl, imagenet, lm1b, problems, vit
 from runs import cli
-from runs.study import nested
+from runs.records import nested
 from studies.plan import load_study
 from studies.search import trial_config
 from training.check import check, check_devices

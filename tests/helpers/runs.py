@@ -16,7 +16,7 @@ from configs import base, cifar10
 from runs import cli, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
-from runs.study import nested
+from runs.records import nested
 from training.experiment import make_experiment
 from training.run import Run
 

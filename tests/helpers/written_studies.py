@@ -6,7 +6,8 @@ import itertools
 from analysis import load, scores
 from analysis.__main__ import main
 from runs import cli, records
-from runs.study import Axis, flat
+from runs.records import flat
+from runs.study import Axis
 
 TARGET = {"metric": "accuracy", "value": 0.9, "mode": "above"}
 EVERY = 100  # fresh examples between evaluations

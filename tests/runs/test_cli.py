@@ -15,7 +15,7 @@ import train
 from analysis import __main__ as analysis
 from configs import base
 from runs import cli, records
-from runs.study import nested
+from runs.records import nested
 from tests.helpers.runs import ROOT, cpu_devices, flags, mini, run_command
 
 MINI = "--config=configs/cifar10.py:mini"

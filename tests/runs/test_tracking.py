@@ -13,7 +13,8 @@ import pytest
 
 import train
 from runs import cli, records, tracking
-from runs.tracking import Followers, Profile, Tracked
+from runs.trackers import TRACKERS, Tracked
+from runs.tracking import Followers, Profile
 from tests.helpers.runs import HANGS, echoing, mini, stop_at
 
 DRAWN = {"optimizer.learning_rate": 0.07, "optimizer.schedule.final_factor": 0.3}  # no defaults
@@ -136,7 +137,7 @@ def tracked(tmp_path_factory):
     workdir, store = root / "e2" / "1" / "3", f"sqlite:///{root.parent}/mlflow.db"
     workdir.mkdir(parents=True)
     records.write_json(workdir / records.HPARAMS, HPARAMS)
-    tools = tracking.Tools(trackers=tuple(tracking.TRACKERS), root=root)
+    tools = tracking.Tools(trackers=tuple(TRACKERS), root=root)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("WANDB_MODE", "offline")
         environment.setenv("MLFLOW_TRACKING_URI", store)

@@ -17,7 +17,7 @@ from data import packaged, sources, splits
 from models.resnet import STAGES, BasicBlock
 from models.ssd import default_boxes
 from runs import records
-from runs.study import is_share
+from runs.records import is_share
 from tests.helpers.detection import mini, workload
 from tests.helpers.runs import echoing
 from training import check

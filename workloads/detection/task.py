@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from models.ssd import SSD, default_boxes
-from runs.study import nested
+from runs.records import nested
 from workloads import color, crops, networks
 from workloads.classification import checked_labels, normalized
 from workloads.detection import boxes as geometry

@@ -1,0 +1,189 @@
+"""Trackers: TensorBoard, Weights & Biases, MLflow. Each follows one run; see tracking.Followers."""
+
+import logging
+import os
+import pathlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runs import records
+from runs.records import flat
+
+# What trackers compare runs by, besides what a search has drawn.
+_COMPARED = ("echo.insertion", "echo.policy", "echo.factor", "echo.shuffle_buffer", "batch_size")
+_COMPARED += ("optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay", "workload")
+_SCORES = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
+_FAILED = ("diverged", "failed")
+
+
+class Tracked:
+    """A run as trackers see it.
+
+    Args:
+        workdir: the run's directory.
+        root: the study's directory; `workdir` itself for a single run.
+        config: the nested configuration.
+
+    Attributes:
+        name: such as 'e2/0/3', or the directory's name.
+        group: the name of the study, or of the run.
+        hparams: what runs are compared by.
+    """
+
+    def __init__(self, workdir: pathlib.Path, root: pathlib.Path, config: Mapping[str, Any]):
+        self.workdir, self._lock = workdir, threading.Lock()
+        path = workdir.absolute().relative_to(root.absolute())
+        self.group = root.absolute().name
+        self.name = path.as_posix() if path.parts else self.group
+        redact = lambda x: records.redacted(x) if isinstance(x, str) else x  # noqa: E731
+        self.config = {name: redact(value) for name, value in flat(config).items()}
+        record = records.read_json(workdir / records.HPARAMS)
+        drawn = record.pop("hparams", {})
+        self.hparams = {name: self.config[name] for name in _COMPARED} | record | drawn
+
+    def identity(self, tracker: str, new: Callable[[], str]) -> str:
+        """The run's identity with a tracker: that of an earlier process, or a new one."""
+        path = self.workdir / records.TRACKED
+        with self._lock:
+            known = records.read_json(path)
+            if tracker not in known:
+                known[tracker] = new()
+                records.write_json(path, known)
+            return known[tracker]
+
+
+def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record by tag, such as 'train/loss'."""
+    names = record.keys() - {"step", "fresh_examples", "split"}
+    return {f"{record['split']}/{name}": float(record[name]) for name in sorted(names)}
+
+
+def _scores(result: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers by which a run is judged; those of a target that was not reached are missing."""
+    scores = {name: result.get(name) for name in _SCORES}
+    scores |= {"best": result["best"]["value"], "reached": result["status"] == "reached"}
+    return {f"score/{name}": float(value) for name, value in scores.items() if value is not None}
+
+
+class TensorBoard:
+    """Writes WORKDIR/tensorboard: scalars over fresh examples, and the run's row in HParams.
+
+    Not by tensorboardX's SummaryWriter: on a full disk its thread ends with a traceback, and the
+    process then waits forever for someone to empty the thread's queue.
+    """
+
+    def __init__(self, run: Tracked, fresh_examples: int):
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it reports every NaN
+        directory = run.workdir / records.TENSORBOARD
+        directory.mkdir(exist_ok=True)
+        self._summary, self._writer = summary, EventsWriter(str(directory / "events"))
+        # TensorBoard drops what an earlier process has recorded from here on.
+        self._write(fresh_examples + 1, session_log={"status": "START"})
+        tags = [f"score/{name}" for name in ("reached", "best", *_SCORES)]
+        experiment, row, self._success = summary.hparams(run.hparams, dict.fromkeys(tags))
+        self._write(fresh_examples, summary=experiment)
+        self._write(fresh_examples, summary=row)
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._add(_scalars(record), record["fresh_examples"])
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        if result["status"] != "preempted":
+            self._add(_scores(result), result["fresh_examples"])
+        if result["status"] in records.COUNTABLE:
+            self._write(result["fresh_examples"], summary=self._success)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _add(self, values: Mapping[str, float], fresh_examples: int) -> None:
+        for tag, value in values.items():
+            self._write(fresh_examples, summary=self._summary.scalar(tag, value))
+        self._writer.flush()
+
+    def _write(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto import event_pb2
+
+        event = event_pb2.Event(wall_time=time.time(), step=step, **content)  # pyright: ignore
+        self._writer.write_event(event)
+
+
+class WeightsAndBiases:
+    """Logs to Weights & Biases, in the project of WANDB_PROJECT (default: data-echoing)."""
+
+    def __init__(self, run: Tracked, fresh_examples: int):
+        del fresh_examples  # the axis of a run that resumes continues by itself
+        os.environ.setdefault("WANDB_SILENT", "true")  # no prompts over the display of progress
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        settings = wandb.Settings(console="off")
+        self._wandb = wandb.init(
+            project=settings.project or "data-echoing",
+            group=run.group,
+            name=run.name,
+            id=run.identity("wandb", lambda: secrets.token_hex(8)),
+            resume="allow",
+            reinit="create_new",
+            config=run.config,
+            dir=str(run.workdir),
+            settings=settings,
+        )
+        self._wandb.define_metric("*", step_metric="fresh_examples")
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        counts = {name: record[name] for name in ("step", "fresh_examples")}
+        self._wandb.log(counts | _scalars(record))
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._wandb.summary.update(_scores(result) | {"status": result["status"]})
+        self._wandb.finish(exit_code=int(result["status"] in _FAILED))
+
+
+class MLflow:
+    """Logs to MLflow, in an experiment named after the study, at MLFLOW_TRACKING_URI."""
+
+    def __init__(self, run: Tracked, fresh_examples: int):
+        del fresh_examples  # MLflow keeps every value of a step
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        def create() -> str:
+            experiment = mlflow.set_experiment(run.group).experiment_id
+            identity = self._client.create_run(experiment, run_name=run.name).info.run_id
+            for name, value in (run.config | run.hparams).items():
+                self._client.log_param(identity, name, value)
+            return identity
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every new experiment
+        self._client = mlflow.MlflowClient()
+        self._id = run.identity("mlflow", create)
+        self._client.update_run(self._id, status="RUNNING")
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._log(_scalars(record), record["fresh_examples"])
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._log(_scores(result), result["fresh_examples"])
+        self._client.set_tag(self._id, "status", result["status"])
+        status = {"preempted": "KILLED", **dict.fromkeys(_FAILED, "FAILED")}
+        self._client.set_terminated(self._id, status.get(result["status"], "FINISHED"))
+
+    def _log(self, values: Mapping[str, float], fresh_examples: int) -> None:
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
+
+        now = int(1000 * time.time())
+        metrics = [Metric(k, v, now, fresh_examples) for k, v in values.items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+
+# By name: the tracker, and its package.
+TRACKERS: dict[str, tuple[Callable[[Tracked, int], Any], str]] = {
+    "tensorboard": (TensorBoard, "tensorboardX"),
+    "wandb": (WeightsAndBiases, "wandb"),
+    "mlflow": (MLflow, "mlflow"),
+}
