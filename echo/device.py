@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from echo.gather_plan import NOWHERE, GatherPlan
 from echo.spec import checked_integer
-from echo.tree import Structure
+from echo.stores import Structure
 
 AXIS = "data"  # of the mesh
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from echo.stores import RowAllocator
-from echo.tree import Layout, Stacked, Structure
+from echo.stores import Layout, RowAllocator, Stacked, Structure
 
 # Rounds are padded with rows from here on. They are past the end of any store, and distinct, so
 # that no two entries of a round ever write to the same row.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echo.stores import Stacked, nbytes
 from echo.threads import DaemonPool, done_within
 from echo.torch import copied
-from echo.tree import Stacked, nbytes
 
 if TYPE_CHECKING:  # a plain iterable is read without Grain
     import grain

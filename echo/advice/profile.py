@@ -185,6 +185,5 @@ def renewed(item: Any) -> Any:
             new[key] = renewed(value)
         return new
     if isinstance(item, list | tuple):
-        parts = map(renewed, item)
-        return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
+        return getattr(type(item), "_make", type(item))(map(renewed, item))  # of a named tuple
     return item

@@ -15,7 +15,7 @@ from echo import spec
 from echo.advice.model import Timing
 from echo.advice.profile import Call, available_cores, contention, renewed, stage_time
 from echo.spec import EchoSpecError
-from echo.tree import nbytes
+from echo.stores import nbytes
 
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 

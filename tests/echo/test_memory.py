@@ -5,13 +5,11 @@ import sys
 
 import pytest
 
-from tests.helpers.runs import HANGS
+from tests.helpers.runs import HANGS, ROOT
 
-pytestmark = [
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
+)
 
 # Prints how far the process's resident memory rose above what it was before the pipeline, in items.
 PROGRAM = """
@@ -42,27 +40,13 @@ print((status("VmHWM") - before) / ITEM)
 SLOTS, ITEM = 1_000, 50_000
 
 
-def items_resident(request, kind, batch, factor):
-    program = PROGRAM.format(kind=kind, batch=batch, factor=factor, slots=SLOTS, item=ITEM)
+@pytest.mark.parametrize(("kind", "batch"), [("sequential", 20), ("iterable", None)])
+def test_sixteen_copies_of_an_item_are_resident_once(kind, batch):
+    program = PROGRAM.format(kind=kind, batch=batch, factor=16, slots=SLOTS, item=ITEM)
     finished = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=request.config.rootpath,
-        timeout=HANGS,
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANGS
     )
     assert finished.returncode == 0, finished.stderr
-    return float(finished.stdout)
-
-
-@pytest.mark.parametrize(
-    ("kind", "batch"), [("map", None), ("map", 20), ("sequential", 20), ("iterable", None)]
-)
-def test_sixteen_copies_of_an_item_are_resident_once(request, kind, batch):
     formula = SLOTS * sum(1 / k for k in range(1, 17)) / 16  # 211 items, where copies would be 1000
-    resident = items_resident(request, kind, batch, 16)
+    resident = float(finished.stdout)
     assert 0.8 * formula < resident < 1.15 * formula + 150  # and 7.5 MB for everything else
-
-
-def test_without_repeats_every_slot_is_resident(request):
-    assert items_resident(request, "map", 20, 1) > 0.95 * SLOTS

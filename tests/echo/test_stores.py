@@ -13,8 +13,7 @@ from flax.core import FrozenDict
 from echo import stores
 from echo.gather_plan import PlanStore
 from echo.schedule import EchoSchedule
-from echo.stores import ArrayStore, ItemStore, RowAllocator
-from echo.tree import Stacked
+from echo.stores import ArrayStore, ItemStore, RowAllocator, Stacked
 from tests.helpers.echo_parents import emit
 
 Pair = collections.namedtuple("Pair", "left right")

@@ -19,7 +19,7 @@ def outputs(dataset):
     return [element.tolist() for element in dataset.as_numpy_iterator()]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(factor=FACTORS, items=st.integers(0, 40))
 def test_without_a_buffer_the_stream_is_that_of_the_schedule(tf, factor, items):
     fresh, _ = echo.EchoSchedule(factor).cursor(0, items).take(400)
@@ -28,7 +28,7 @@ def test_without_a_buffer_the_stream_is_that_of_the_schedule(tf, factor, items):
     assert len(echoed) == len(fresh)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(factor=FACTORS, items=st.integers(1, 60), seed=st.integers(0, 2**31))
 def test_a_buffer_mixes_and_preserves_the_counts(tf, factor, items, seed):
     def echoed(seed):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import echo
+from echo.stores import Structure, nbytes
 from echo.torch import copied as copied_item
-from echo.tree import Structure, nbytes
 
 pytestmark = pytest.mark.extras
 
