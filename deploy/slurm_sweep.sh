@@ -24,6 +24,10 @@ python=${PYTHON:-.venv/bin/python}
 # Since Slurm 22.05, srun does not take it from the job, and may give a process one core.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 shard=$((${SLURM_ARRAY_TASK_ID:?submit this file with sbatch --array=0-N} - SLURM_ARRAY_TASK_MIN))
+if ((SLURM_ARRAY_TASK_MAX - SLURM_ARRAY_TASK_MIN + 1 != SLURM_ARRAY_TASK_COUNT)); then
+    echo "the array has gaps, so parts of the study would never run; submit with --array=0-N" >&2
+    exit 2
+fi
 
 code=0
 srun "$python" sweep.py "$@" --shard="$shard/$SLURM_ARRAY_TASK_COUNT" || code=$?

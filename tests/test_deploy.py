@@ -63,8 +63,9 @@ def submitted(tmp_path):
     return run
 
 
-def array(task, first, count):
-    variables = {"ID": task, "MIN": first, "COUNT": count}
+def array(task, first, count, step=1):
+    last = first + step * (count - 1)
+    variables = {"ID": task, "MIN": first, "MAX": last, "COUNT": count}
     return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in variables.items()}
 
 
@@ -94,6 +95,13 @@ def test_a_job_has_all_its_cores_and_is_queued_again_only_if_it_was_preempted(
     done, calls = submitted(script, python=str(python), **array(0, 0, 1))
     assert (done.returncode, done.stdout) == (code, "8 cores\n")
     assert calls[1:] == (["scontrol requeue 7"] if code == 75 else [])
+
+
+def test_an_array_with_gaps_would_leave_parts_of_a_study_out_and_is_refused(submitted, tmp_path):
+    (tmp_path / "calls").touch()
+    done, calls = submitted("slurm_sweep.sh", **array(task=2, first=0, count=4, step=2))
+    assert (done.returncode, calls) == (cli.WRONG_INPUT, [])
+    assert "--array=0-N" in done.stderr
 
 
 @pytest.mark.long

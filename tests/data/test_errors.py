@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data import splits
+from data import paths, splits
 from data.sources import RecordError, SourceError
 from tests.data.test_paths import dataset_of, files_at
 from tests.helpers import path_data, tfds_data
@@ -120,6 +120,12 @@ def test_a_split_without_records_is_refused(write, name, split, tmp_path):
     with pytest.raises(SourceError, match=re.escape(f"split {split!r}")) as caught:
         splits.open_source(name, split, str(tmp_path))
     assert "allowed: train" in str(caught.value)
+
+
+def test_data_that_cannot_be_divided_are_refused(tmp_path):
+    arrays(image=np.zeros((4, 8, 8), np.uint8))(tmp_path)  # have one hash
+    with pytest.raises(SourceError, match="validation_split"):
+        paths.own_splits(str(tmp_path), paths.Settings("npz:a.npz"))
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"3", b"{}", b'{"a":' * 10**5, b"\xff\xfe"])
