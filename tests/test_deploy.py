@@ -176,7 +176,7 @@ def test_the_image_installs_what_make_installs_and_holds_every_package():
     assert int(low) <= int(re.search(r"^FROM python:3\.(\d+)-slim$", text, re.M)[1])
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     commands = {path.name for path in ROOT.glob("*.py")}
-    read = {"requirements.txt", str(problems.WINNERS.relative_to(ROOT))}
+    read = {"requirements.txt", str(problems.PLANS.relative_to(ROOT))}
     assert copied() == packages - {"examples"} | commands | read
 
 
