@@ -162,16 +162,6 @@ def test_a_falling_metric_can_reach_a_target_from_above(tmp_path):
     assert result["best"]["value"] <= 2.2
 
 
-def test_a_run_that_blows_up_ends_as_diverged(tmp_path):
-    config = mini(optimizer__learning_rate=1e39)  # infinite in float32
-    result = train.train(config, tmp_path / "run")
-    assert result["status"] == "diverged"
-    assert "a parameter is not finite at step 1" in result["error"]
-    assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "diverged"
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
-    assert cli.guarded(train.main, words) == cli.DIVERGED
-
-
 @pytest.mark.parametrize(
     ("fields", "repeats"),
     [

@@ -16,7 +16,7 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grain
@@ -60,33 +60,35 @@ class AutoPolicy(FixedPolicy):
         config: a resolved configuration.
         pace: a `Pace`, which says how long the next batch may wait for fresh examples and, if the
             devices store single examples, how many it may have; None: each is needed at once.
-        decisions: the fresh examples of each batch and stream to repeat, int [batches][streams];
-            None to decide.
+        decisions: the fresh examples of each batch and stream to repeat, int [batches][streams],
+            after which the input ends; None to decide.
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
             and returns those of all processes in the same order everywhere; see
             runs.processes.Exchange.
         copies: the run's diagnostics, which need the decisions.
 
     Attributes:
-        earlier: decisions by batch number, from 0, that were made before an interruption. They are
-            repeated.
+        earlier: decisions by batch number, from 0, that are repeated.
     """
 
     read_ahead = False  # a prefetched batch would be decided before it is needed
-    total_steps = horizon_steps = None  # `combine` finds the end
+    horizon_steps = None  # `combine` finds the end
     repeats = True
 
     def __init__(
         self,
         config: ConfigDict,
         pace: Any = None,
-        decisions: list[list[int]] | None = None,
+        decisions: Sequence[Sequence[int]] | None = None,
         exchange: Any = None,
         copies: CopyDiagnostics | Any = None,
     ):
-        self._config, self._pace, self._decisions = config, pace, decisions
+        self._config, self._pace = config, pace
         self._exchange, self._copies = exchange, copies
-        self.earlier: dict[int, list[int]] = {}
+        self.total_steps = None if decisions is None else len(decisions)
+        self.earlier: dict[int, Sequence[int]] = {}
+        if decisions is not None:
+            self.earlier.update(enumerate(decisions))
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
         # The same as the pace allows, by stream held here (none: any number), and all that it has
         # allowed so far. If the host stores the examples, it sends whole batches in any case.
@@ -100,14 +102,13 @@ class AutoPolicy(FixedPolicy):
     def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
         settings, rows = self._config.echo, self._config.batch_size // self._config.echo.streams
         unit = rows if settings.insertion == "after_batching" else 1  # examples per item
-        decisions, earlier = self._decisions, self.earlier
+        earlier = self.earlier
         return functools.partial(
             echo.OpportunisticIterDataset,
             max_factor=accounting.max_factor(self._config),
             slack=self._pace,
             limit=lambda: min(self._limit, self._allowed.get(stream, sys.maxsize)) // unit,
             waited=self._pace and self._pace.waited,
-            decisions=None if decisions is None else np.array(decisions)[:, stream] // unit,
             earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
             **accounting.stage_settings(self._config, stream),
         )
@@ -121,8 +122,7 @@ class AutoPolicy(FixedPolicy):
             ]
         start = time.perf_counter()
         everywhere: list[Any] = self._exchange(counts) if self._exchange else [counts]
-        repeated = self._decisions is not None or number - 1 in self.earlier
-        if counts and self._limits and not repeated:
+        if counts and self._limits and number - 1 not in self.earlier:
             self._pace.waited(time.perf_counter() - start)
             self._allow(counts, self._pace.decided(sum(fresh for _, _, fresh in counts)))
         if blocks is None or None in everywhere:

@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 import train
-from runs import records, trial_records
+from runs import cli, records, trial_records
 from runs.progress import Progress
-from tests.helpers.runs import RESNET, latest_step, mini, stop_at
+from tests.helpers.runs import RESNET, flags, latest_step, mini, stop_at
 from training import divergence, lanes
 from workloads.classification import SmallImageClassification
 
@@ -118,6 +118,8 @@ def test_a_run_that_was_stopped_before_ends_at_the_same_step(tmp_path):
     (config,) = configs([HUGE])
     assert train.train(config, tmp_path, on_step=stop_at(1))["status"] == "preempted"
     assert_diverged(train.train(config, tmp_path), tmp_path, 2, "more than 1000 times")
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path}", *flags(config)]
+    assert cli.guarded(train.main, words) == cli.DIVERGED
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

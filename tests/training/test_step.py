@@ -12,11 +12,8 @@ from runs import records
 from tests.helpers.runs import (
     INSERTIONS_AND_BUFFERS,
     RESNET,
-    cpu_devices,
     echoing,
-    flags,
     mini,
-    run_command,
 )
 from training import optimizer
 from training.experiment import make_experiment
@@ -163,18 +160,6 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
     one, same, other = (jax.tree.leaves(program.init(seed).params) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-@pytest.mark.long
-def test_the_command_on_eight_devices_gives_the_losses_of_one(tmp_path, uninterrupted):
-    config = mini(**echoing("after_batching", 4, factor=2), log_every_steps=1)
-    one = uninterrupted(config)
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
-    done = run_command("train.py", *words, env=cpu_devices(8))
-    assert done.returncode == 0, done.stderr
-    record = records.read_json(tmp_path / "run" / records.CONFIG)
-    assert record["hardware"]["devices"] == 8
-    np.testing.assert_allclose(_losses(tmp_path / "run")[:5], _losses(one)[:5], rtol=2e-4)
 
 
 def _losses(workdir):
