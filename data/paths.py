@@ -131,6 +131,12 @@ def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, 
     if HELD_OUT not in data.splits:
         return main_split(data.splits), "validation", ()
     kept, held_out = (len(data.splits[name]()) for name in (KEPT, HELD_OUT))
+    if not kept or not held_out:
+        raise SourceError(
+            f"{settings.name} has no split for validation, and the hashes of its {kept + held_out} "
+            "records, which are few or alike, divide nothing; give splits, as in config.dataset."
+            "train_split='train[:90%]' and config.dataset.validation_split='train[90%:]'"
+        )
     note = (
         f"{settings.name} has no split for validation, so {held_out} of its {kept + held_out} "
         "records, chosen by a hash of each, are held out for it"
