@@ -26,6 +26,8 @@ from data.path_data import (
 from data.sources import DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree, encoded
 
+_HASHED = 16  # images whose content is a part of the fingerprint
+
 # Of a .gif, the first frame counts.
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif"),
@@ -42,12 +44,15 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         RecordError: one of the first images cannot be read.
     """
     images = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
-    folders = {name.split("/")[0] for name in images if name.count("/") > 1}
+    nested = [name.split("/") for name in images if name.count("/") > 1]
+    folders = {parts[0] for parts in nested}
     by_split = any(canonical_split(folder) == "train" for folder in folders)
-    if not by_split and (named := sorted(filter(split_named, folders))):
+    named = {folder for folder in folders if split_named(folder)}
+    named |= {f"{top}/{second}" for top, second, *_ in nested if canonical_split(second) in SPLITS}
+    if named and not by_split:
         raise SourceError(
-            f"{tree.root}/{named[0]} is named like a split, but there is no folder train; rename "
-            "the folders to train, validation, and test, or that one if it is a class"
+            f"{tree.root}/{min(named)} is named like a split, but there is no folder train; give "
+            "the directory with train, validation, and test, or rename that one if it is a class"
         )
     for split in SPLITS if by_split else ():
         alike = {folder for folder in folders if canonical_split(folder) == split}
@@ -73,17 +78,17 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         split: functools.cache(functools.partial(_image_files, tree, split, classes, class_of))
         for split, class_of in of_split.items()
     }
-    # Not the content: the run on a file that was damaged resumes when the file is restored.
+    properties, first = image_properties(splits["train"]()), splits["train"]().at(range(_HASHED))
+    # Not all of the content: the run on a file that was damaged resumes when the file is restored.
     used = sorted(name for class_of in of_split.values() for name in class_of)
-    sizes = zip(used, tree.sizes(used), strict=True)
-    parts = [encoded(f"{name}\0{size}\0") for name, size in sizes]
+    contents = [record["image"] for record in first.read(first.order)]
     info = DatasetInfo(
         name=settings.name,
         version="folder",
-        fingerprint=fingerprint(*parts),
+        fingerprint=fingerprint(encoded("\n".join(used)), *contents),
         num_classes=len(classes),
         notes=(note,) * bool(left_out),
-        **image_properties(splits["train"]()),
+        **properties,
     )
     return PathData(splits, info, classes)
 

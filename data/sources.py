@@ -180,7 +180,8 @@ class DatasetInfo:
 
     Attributes:
         fingerprint: a hash of the data set's description (TFDS), or of its content; of a folder of
-            images, of their names and sizes. For text, of that and of the vocabulary.
+            images, of their names and the content of a few. For text, of that and of the
+            vocabulary.
         num_classes: classes of the images, or of the objects in them if only those have labels.
         image_shape: (height, width, channels), or None if it differs between records.
         channels: channels of the images.

@@ -46,14 +46,12 @@ class Tree:
             with a dot, and those of systems, are left out.
         cache_dir: where copies of a bucket's files, and what is computed from files, is kept; ''
             keeps it in .cache in `root`.
-        bucket_sizes: bytes of each file in a bucket.
         is_file: whether a file was given, not a directory.
     """
 
     root: str
     names: list[str]
     cache_dir: str = ""
-    bucket_sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     is_file: bool = False
 
     def path(self, name: str) -> str:
@@ -67,13 +65,6 @@ class Tree:
         names = self.names if len(self.names) <= _MAX_STAMPED else []
         places = sorted({*names, *map(os.path.dirname, self.names)})
         return [os.stat(self.path(name)).st_ctime_ns for name in places]
-
-    def sizes(self, names: Sequence[str]) -> list[int]:
-        """Bytes of files."""
-        if self.bucket_sizes:
-            return [self.bucket_sizes[name] for name in names]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(lambda name: os.path.getsize(self.path(name)), names))
 
     def read(self, names: Sequence[str]) -> list[bytes]:
         """The content of files; those in a bucket are fetched concurrently."""
@@ -136,10 +127,10 @@ class Tree:
 
         def make() -> bytes:
             with ThreadPoolExecutor(_THREADS) as pool:
-                return "\n".join(pool.map(digest, paths)).encode()
+                return json.dumps(list(pool.map(digest, paths))).encode()
 
         settings = {"files": list(map(str, paths)), "written": written}
-        content = cached(self.cache(), "digests.txt", settings, make)
+        content = cached(self.cache(), "digests.json", settings, make)
         return fingerprint(encoded("\0".join(names)), content)
 
 
@@ -226,14 +217,14 @@ def _is_users(name: str) -> bool:
 def _remote_tree(url: str, cache_dir: str) -> Tree:
     try:
         system, root = fsspec.core.url_to_fs(url)
-        infos: dict[str, Any] = system.find(root, detail=True)
+        found: list[str] = system.find(root)
     except Exception as error:  # drivers raise many types; a missing one says what to install
         raise SourceError(
             f"{url} cannot be listed ({reason(error)}); check the address and the credentials"
         ) from error
-    is_file = list(infos) == [root]
+    is_file = found == [root]
     if is_file:
         url, root = url.rpartition("/")[0], root.rpartition("/")[0]
-    sizes = {path.removeprefix(root).lstrip("/"): int(i["size"]) for path, i in infos.items()}
-    names = [n for n in sorted(sizes) if all(part and _is_users(part) for part in n.split("/"))]
-    return Tree(url, names, cache_dir, sizes, is_file)
+    names = [path.removeprefix(root).lstrip("/") for path in sorted(found)]
+    names = [n for n in names if "/." not in f"/{n}" and not n.endswith("/")]
+    return Tree(url, names, cache_dir, is_file)

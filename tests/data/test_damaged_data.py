@@ -187,7 +187,8 @@ def test_a_damaged_image_ends_a_run_which_resumes_bit_for_bit(tmp_path):
     where["dataset__test_split"] = ""
     config = mini(**EIGHT_STEPS | where)
     source, _ = splits.open_source("folder:own", "train", str(tmp_path))
-    (last,) = record_numbers(np.array([59]), 60, config.seed.data)  # of the first epoch
+    fourth_batch = record_numbers(np.arange(48, 60), 60, config.seed.data)
+    last = max(fourth_batch)  # not one of the first 16, whose content identifies the data
     path, whole, ended = (tmp_path / name for name in ("own", "whole", "ended"))
     path = path / source[last]["file_name"]
     sound = path.read_bytes()

@@ -54,6 +54,7 @@ REFUSED = [
     ),
     (of_splits(train=[0, 1, 3], test=[0, 2]), "npz:a.npz", "test", "lacks: 2"),
     (images("train/a/1.png", "train/b/1.png", "Train/a/1.png"), "folder:.", "train", "'Train'"),
+    (images("images/train/1.png", "masks/train/1.png"), "folder:.", "train", "images/train"),
     (images("train/a/1.png", "val/a/1.png", "valid/a/1.png"), "folder:.", "train", "'valid'"),
     (arrays(x=np.zeros((4, 8, 8), np.uint8)), "npz:a.npz", "train", "'x'"),
     (arrays(image=np.zeros((4, 3, 9, 9), np.uint8)), "npz:a.npz", "train", "moveaxis"),
@@ -121,6 +122,14 @@ def test_the_locale_changes_nothing(tmp_path):
     )
     here = [splits.open_source(name, "train", str(tmp_path))[1].fingerprint for name in names]
     assert done.stdout.decode().split() == here
+
+
+def test_images_that_are_written_anew_are_other_data(tmp_path):
+    images(*(f"{name}/{n}.png" for name in "ab" for n in range(50)))(tmp_path)
+    before = splits.open_source("folder:.", "train", str(tmp_path))[1].fingerprint
+    for path in tmp_path.rglob("*.png"):
+        path.write_bytes(tfds_data.png(2))
+    assert splits.open_source("folder:.", "train", str(tmp_path))[1].fingerprint != before
 
 
 @pytest.mark.parametrize("kind", ["npz", pytest.param("hf", marks=pytest.mark.extras)])
