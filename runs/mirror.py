@@ -153,14 +153,12 @@ def _make_directory(filesystem: Any, path: str) -> None:
 
 def _check_owner(filesystem: Any, place: str, root: pathlib.Path, url: str) -> None:
     """Raises InputError if there is anything at a place but the mirror of `root`."""
-    try:
-        there = filesystem.cat_file(f"{place}/{records.MIRROR}")
-    except FileNotFoundError:
-        try:
-            there = b"" if filesystem.ls(place, detail=False) else None
-        except FileNotFoundError:
-            there = None
-    if there is not None and there != records.read_bytes(root / records.MIRROR):
+    names, owner = [], b""
+    with contextlib.suppress(FileNotFoundError):
+        names = filesystem.ls(place, detail=False)  # of a bucket, perhaps the place itself
+        owner = filesystem.cat_file(f"{place}/{records.MIRROR}")
+    taken = any(name.rstrip("/") != place for name in names)
+    if taken and owner != records.read_bytes(root / records.MIRROR):
         raise InputError(
             f"--mirror={url} exists, and is no copy of {root}; give a new or empty place, or copy "
             "it back and resume there"

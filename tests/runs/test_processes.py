@@ -245,11 +245,11 @@ def last_lines(both):
     return [text.splitlines()[-1] for text in said]
 
 
-def stop_both(both, workdir):
+def stop_both(both, workdir, number):
     """Stops two processes, of which the one that does not write is held at a step, by a signal to
     that one."""
     wait_until_held(both[1])
-    both[1].send_signal(signal.SIGTERM)
+    both[1].send_signal(number)
     errors = errors_of(both[::-1])
     assert [process.returncode for process in both] == [cli.PREEMPTED] * 2, errors
     assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
@@ -269,7 +269,7 @@ def test_two_processes_stop_together_and_one_process_resumes(
     workdir = tmp_path / "run"
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
     both = two_processes(["train.py", *words], ["-m", "tests.helpers.held_training", "8", *words])
-    stop_both(both, workdir)
+    stop_both(both, workdir, signal.SIGUSR1)
     stopped = len(records.read_metrics(workdir))
     stopped_at = records.read_json(workdir / records.RESULT)["step"]
     assert train.train(config, workdir)["status"] == "exhausted"
@@ -305,7 +305,7 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     words = ["--late=40:8", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]
     words += flags(config)
     first, second = (["-m", "tests.helpers.held_training", step, *words] for step in ("0", "16"))
-    stop_both(two_processes(first, second), workdir)
+    stop_both(two_processes(first, second), workdir, signal.SIGTERM)
     by_two = len(records.read_lines(workdir / records.DECISIONS))
     result = train.train(config, workdir)
     decided = records.read_lines(workdir / records.DECISIONS)
