@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -28,48 +29,35 @@ from training.auto_policy import AutoPolicy
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[1-2]", "SLURM_PROCID": "0"}
 MPI = {"OMPI_MCA_orte_hnp_uri": "x"}
-BY_HAND = {"JAX_COORDINATOR_ADDRESS": "host:1234", "JAX_PROCESS_ID": "1"}
+BY_HAND = {"JAX_COORDINATOR_ADDRESS": "host:1234", "JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"}
+JOINED = {"coordinator_address": "host:1234", "num_processes": 2, "process_id": 1}
+ALONE, BY_JAX, WRONG = None, {}, cli.InputError  # JAX itself handles launchers of several
 
-
-@pytest.mark.parametrize(
-    ("environment", "arguments"),
-    [
-        ({}, None),
-        (SLURM | {"SLURM_NTASKS": "1"}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, None),  # salloc without srun: one process
-        (MPI | {"OMPI_COMM_WORLD_SIZE": "1"}, None),
-        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
-        (SLURM | {"SLURM_NTASKS": "²"}, None),
-        (BY_HAND | {"JAX_NUM_PROCESSES": "1"}, None),
-        # JAX itself handles these launchers of several processes
-        (SLURM | {"SLURM_NTASKS": "2"}, {}),
-        (MPI | {"OMPI_COMM_WORLD_SIZE": "8"}, {}),
-        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, {}),
-        (
-            BY_HAND | {"JAX_NUM_PROCESSES": "2"},
-            {"coordinator_address": "host:1234", "num_processes": 2, "process_id": 1},
-        ),
-    ],
-)
-def test_who_joins_others(environment, arguments):
-    found = processes.detect(environment)
-    if found:
-        found.pop("cluster_detection_method")
-    assert found == arguments
-
-
-WRONG = [{}, *({"JAX_NUM_PROCESSES": number} for number in ("two", "²", "9" * 5000))]
-WRONG += [{"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}]
-WRONG += [
-    {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": address}
-    for address in ("host", ":1234", "host:port")
+WHO = [
+    ({}, ALONE),
+    (SLURM | {"SLURM_NTASKS": "1"}, ALONE),
+    ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, ALONE),  # salloc without srun: one process
+    (MPI | {"OMPI_COMM_WORLD_SIZE": "1"}, ALONE),
+    ({"TPU_WORKER_HOSTNAMES": "localhost"}, ALONE),
+    (SLURM | {"SLURM_NTASKS": "²"}, ALONE),
+    (BY_HAND | {"JAX_NUM_PROCESSES": "1"}, ALONE),
+    (SLURM | {"SLURM_NTASKS": "2"}, BY_JAX),
+    (MPI | {"OMPI_COMM_WORLD_SIZE": "8"}, BY_JAX),
+    ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, BY_JAX),
+    (BY_HAND, JOINED | {"cluster_detection_method": "deactivate"}),
+    *((BY_HAND | {"JAX_NUM_PROCESSES": n}, WRONG) for n in ("", "two", "²", "9" * 5000)),
+    (BY_HAND | {"JAX_PROCESS_ID": "2"}, WRONG),
+    *((BY_HAND | {"JAX_COORDINATOR_ADDRESS": a}, WRONG) for a in ("host", ":1234", "host:port")),
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: " ".join(wrong.values())[:20])
-def test_wrong_numbers_and_addresses_are_one_sentence(wrong):
-    with pytest.raises(cli.InputError, match="JAX_NUM_PROCESSES"):
-        processes.detect(BY_HAND | wrong)
+@pytest.mark.parametrize(("environment", "arguments"), WHO, ids=range(len(WHO)))
+def test_who_joins_others(environment, arguments):
+    if arguments is WRONG:
+        with pytest.raises(cli.InputError, match="JAX_NUM_PROCESSES"):
+            processes.detect(environment)
+    else:
+        assert processes.detect(environment) == arguments
 
 
 # 102: slots that four streams cannot share evenly; 699: streams of different lengths
@@ -105,21 +93,31 @@ def test_two_halves_of_the_streams_give_the_whole_batches(insertion, buffer, bud
         iterator.close()
 
 
-class Threads:
-    """An exchange between threads, which stand for processes."""
+class Late:
+    """Most of the second half's records come after ten batches that it made without them.
 
-    def __init__(self, number):
-        self._values, self._barrier = [None] * number, threading.Barrier(number, timeout=HANGS)
+    The first ones come at once, and are more than one of its streams reads ahead: a stream without
+    any record would wait for its first one.
+    """
 
-    def of(self, number):
-        def exchange(value):
-            self._values[number] = value
-            self._barrier.wait()
-            everywhere = list(self._values)
-            self._barrier.wait()
-            return everywhere
+    def __init__(self, source):
+        self.source, self.given, self.made = source, 0, 0
+        self.held, self.enough = threading.Event(), threading.Event()
 
-        return exchange
+    def __len__(self):
+        return len(self.source)
+
+    def __getitems__(self, indices):
+        self.given += len(indices)
+        if self.given > 120:
+            self.held.set()
+            assert self.enough.wait(HANGS)
+        return self.source.__getitems__(indices)
+
+    def batch_made(self):
+        self.made += self.held.is_set()
+        if self.made == 10:
+            self.enough.set()
 
 
 @pytest.mark.long
@@ -128,60 +126,42 @@ class Threads:
     [("before_augmentation", 66, 699), ("after_batching", 4, 640)],
 )
 def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffer, budget):
+    """Threads stand for processes."""
     fields = echoing(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
     config = mini(**fields, budget__fresh_examples=budget)
     source, _, info = open_data(config)
-    workload = workloads.make(config, info)
+    workload, late = workloads.make(config, info), Late(source)
+    values, barrier = [None, None], threading.Barrier(2, timeout=HANGS)
 
-    given, held, enough = [], threading.Event(), threading.Event()
+    def half(number, decisions):
+        def exchange(value):
+            values[number] = value
+            barrier.wait()
+            everywhere = list(values)
+            barrier.wait()
+            return everywhere
 
-    class Late:
-        """Most of the second half's records come after ten batches that it made without them.
-
-        The first ones come at once, and are more than one of its streams reads ahead: a stream
-        without any record would wait for its first one.
-        """
-
-        def __len__(self):
-            return len(source)
-
-        def __getitems__(self, indices):
-            given.append(len(indices))
-            if sum(given) > 120:
-                held.set()
-                assert enough.wait(HANGS)
-            return source.__getitems__(indices)
+        own = range(2 * number, 2 * number + 2)
+        policy = AutoPolicy(config, decisions=decisions, exchange=exchange)
+        slow = number and decisions is None
+        batches = []
+        iterator = iter(build.build(config, late if slow else source, workload, own, policy))
+        for batch in iterator:
+            batches.append(batch)
+            if slow:
+                late.batch_made()
+        state = iterator.get_state()
+        iterator.close()
+        return batches, state
 
     def halves(decisions=None):
-        threads, found = Threads(2), [[], []]
+        with ThreadPoolExecutor(2) as threads:
+            return zip(*threads.map(half, range(2), [decisions] * 2), strict=True)
 
-        def read(number):
-            own = range(2 * number, 2 * number + 2)
-            auto = AutoPolicy(config, decisions=decisions, exchange=threads.of(number))
-            records = Late() if number and decisions is None else source
-            iterator = iter(build.build(config, records, workload, own, auto))
-            made_without = 0
-            for batch in iterator:
-                found[number].append(batch)
-                made_without += number and held.is_set()
-                if made_without == 10:
-                    enough.set()
-            state = iterator.get_state()
-            iterator.close()
-            states[number] = state
-
-        states = [None, None]
-        both = [threading.Thread(target=read, args=(number,)) for number in range(2)]
-        for thread in both:
-            thread.start()
-        for thread in both:
-            thread.join()
-        return found, streams.merge_states(states)
-
-    (first, second), state = halves()
-    assert enough.is_set()
-    ends = {s["batches"] + len(s["decisions"]) for s in state["streams"].values()}
-    assert ends == {len(first)}
+    (first, second), states = halves()
+    state = streams.merge_states([*states])["streams"].values()
+    assert late.enough.is_set()
+    assert {s["batches"] + len(s["decisions"]) for s in state} == {len(first)}
     decisions = np.asarray([batch.decisions for batch in first])
     assert len(first) > budget // 32  # so there are repeats
     assert len(np.unique(decisions)) > 1
@@ -192,13 +172,10 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
     lengths = [len(range(s, budget, 4)) for s in range(4)]
     assert min(length - n for length, n in zip(lengths, taken[-1], strict=True)) < 8
     unit = 8 if insertion == "after_batching" else 1
-    ended = state["streams"].values()
-    admitted = [(s["admitted"] + sum(s["decisions"])) * unit for s in ended]
-    assert admitted == taken[-1].tolist()
+    assert [(s["admitted"] + sum(s["decisions"])) * unit for s in state] == taken[-1].tolist()
 
     whole = [*build.build(config, source, workload, policy=AutoPolicy(config, decisions=decisions))]
     (again, _), _ = halves(decisions)
-    assert len(whole) == len(first) == len(second) == len(again)
     for one, other, wanted, repeated in zip(first, second, whole, again, strict=True):
         joined = streams.concatenate([one, other])
         np.testing.assert_array_equal(joined.index, wanted.index)
@@ -225,16 +202,13 @@ def test_each_process_evaluates_its_share_of_each_batch():
         np.testing.assert_array_equal(shown[mask == 1], data["label"][mask == 1])
 
 
-def test_too_few_streams_for_the_processes_is_one_sentence():
+def test_streams_that_the_processes_cannot_share_are_refused(monkeypatch):
     assert check.held_streams(mini(echo__streams=4), range(16, 32)) == range(2, 4)
     with pytest.raises(check.ConfigError, match=r"echo\.streams"):
         check.held_streams(mini(), range(16))
-
-
-def test_processes_that_hold_the_same_rows_cannot_decide_for_them(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert check.held_streams(deciding(), range(16, 32)) == range(1, 2)
-    with pytest.raises(check.ConfigError, match=r"mesh\.model"):
+    with pytest.raises(check.ConfigError, match=r"mesh\.model"):  # all hold the same rows
         check.held_streams(deciding(), range(32))
 
 
