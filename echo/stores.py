@@ -50,7 +50,7 @@ class Structure:
             rows = [[item[key] for item in items] for key in self._keys]
         except LookupError:
             name, keys = self._type.__name__, list(self._keys)
-            raise ValueError(f"an item is not a {name} of {keys}, as the first one is") from None
+            raise ValueError(f"it is not a {name} of {keys}, as the first one is") from None
         columns = (part.columns(row) for part, row in zip(self._parts, rows, strict=True))
         return list(itertools.chain.from_iterable(columns))
 
@@ -96,8 +96,11 @@ class Layout:
         """
         item, axes = (item.item, 1) if isinstance(item, Stacked) else (item, 0)
         structure = self._structure or Structure(item)
-        parts = structure.leaves(item)
-        leaves = [np.asarray(part) for part in parts]
+        try:
+            parts = structure.leaves(item)
+            leaves = [np.asarray(part) for part in parts]
+        except Exception as error:  # such as a tensor with a graph, or on a GPU
+            raise ValueError(f"fresh item {fresh} cannot be put into a batch: {error}") from error
         specs = [(leaf.shape[axes:], leaf.dtype) for leaf in leaves]
         if any(map(_loses, parts, leaves)) or specs != (self.specs if self._structure else specs):
             raise ValueError(
@@ -114,7 +117,10 @@ class Layout:
         item, since there was none before, or not all are made of arrays like those before."""
         if self._structure is None or not isinstance(items, list):
             return None
-        columns = self._structure.columns(items)
+        try:
+            columns = self._structure.columns(items)
+        except ValueError:  # of which item, `leaves` says
+            return None
         pairs = zip(columns, self.specs, strict=True)
         return columns if all(_all_are(column, *spec) for column, spec in pairs) else None
 

@@ -117,7 +117,7 @@ def test_what_a_batch_could_not_hold_is_refused(new_store, item, listed):
     store, one = new_store(4), np.asarray([1])
     bad = any(item is other for other in BAD_ITEMS)
     store.put(one - 1, [ITEM], one)
-    with pytest.raises(ValueError, match="item"):
+    with pytest.raises(ValueError, match="item 1"):
         store.put(one, [item] if listed else iter([item]), one)
     if bad:  # also as the first one
         with pytest.raises(ValueError, match="item"):
