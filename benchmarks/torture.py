@@ -2,8 +2,12 @@
 
     python -m benchmarks.torture --kills=20 --damages=500 --inputs=1000
 
+    python -m benchmarks.torture --damages=2000 --inputs=5000       the gate: 25 minutes on a core
+
 Cases are drawn from fixed seeds and continue where the last invocation ended. Outcomes accumulate
 in --results, and the table covers all of them. The exit code is 1 if there has been a fault.
+Damages and inputs call the commands' main functions, many in one process; what ends that process or
+seems to be a fault is judged again in a process of its own.
 
 * Kills: `train.py` and `sweep.py` are killed, stopped, or hung up on at random moments, and
   restarted until they finish. The records without clocks and the arrays of the last checkpoint must
@@ -47,6 +51,7 @@ import advise
 import sweep
 import train
 from analysis import __main__ as analysis
+from analysis import report
 from benchmarks import common
 from configs import base, catalog, cifar10
 from configs.fields import Field
@@ -60,7 +65,8 @@ FAULTS = ("differing", "traceback", "hang", "silent")
 GOALS = {"kills": 200, "damages": 2_000, "inputs": 5_000}  # without a fault
 _HEADER = ("", "tried", "survived", *FAULTS)
 
-_TIMEOUT_SECONDS = 600.0  # far longer than any case takes on a busy machine
+_TIMEOUT_SECONDS = 600.0  # far longer than any case, or a quarter of a process, takes
+_BATCH = 100  # cases of one process, which trains the second time in a tenth of the time
 _MEMORY_BYTES = 12 * 2**30  # of a case, so that absurd sizes end only it
 
 Case = dict[str, Any]  # a row of the results: kind, seed, index, group, case, outcome, detail
@@ -180,11 +186,11 @@ def _fork(act: Callable[[], Any], output: pathlib.Path) -> int:
         os._exit(code)
 
 
-def _wait(pid: int, until: Callable[[], bool] = lambda: False) -> int | None:
+def _wait(pid: int, until: Callable[[], bool] | None = None) -> int | None:
     """The exit code of a process, negative if a signal killed it; None once `until()` is true.
     Raises TimeoutError if it hangs, after killing its group."""
-    end = time.monotonic() + _TIMEOUT_SECONDS
-    while not until():
+    end = time.monotonic() + _TIMEOUT_SECONDS * (1 if until else 4)
+    while not (until and until()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
@@ -225,6 +231,72 @@ def _ended(
         code = "no end"
     text = output.read_text(errors="replace")
     return code, text, json.loads(answer.read_text()) if answer.exists() else None
+
+
+def _called(main: Callable, argv: Sequence[str], output: pathlib.Path) -> tuple[int, str]:
+    """The exit code and the output of a command that this process runs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    streams = {number: os.dup(number) for number in (1, 2)}
+    with output.open("wb") as file:
+        for number in streams:
+            os.dup2(file.fileno(), number)
+        signals.install(signals.end_at_once)
+        try:
+            code = cli.guarded(main, argv)
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        gc.collect()  # finalizers may print
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, saved in streams.items():
+            os.dup2(saved, number)
+            os.close(saved)
+    return code, output.read_text(errors="replace")
+
+
+def _cases(
+    attempt: Callable[[int], Case], numbers: Sequence[int], scratch: pathlib.Path
+) -> Iterator[tuple[int, Case]]:
+    """Attempts many cases in one process, until it ends or a case seems to be a fault; that case is
+    then attempted in a process of its own, which judges it."""
+    while numbers:
+        cases, _ = _attempted(attempt, numbers[:_BATCH], scratch)
+        yield from zip(numbers, cases, strict=False)
+        numbers = numbers[len(cases) :]
+        if numbers and len(cases) < _BATCH:
+            alone, code = _attempted(attempt, numbers[:1], scratch)
+            text = (scratch / "output.txt").read_text(errors="replace")
+            outcome = _fault(code, text, lambda: True) or ("differing" if code == 1 else NAMED)
+            ended = {"group": "the process ended", "case": f"exit code {code}", "outcome": outcome}
+            yield numbers[0], alone[0] if alone else ended | {"detail": text[-1500:]}
+            numbers = numbers[1:]
+
+
+def _attempted(
+    attempt: Callable[[int], Case], numbers: Sequence[int], scratch: pathlib.Path
+) -> tuple[list[Case], Any]:
+    """The cases up to the first fault or the end of the process, and its exit code. A fault is
+    among them if there is one number."""
+    lines = scratch / "cases.jsonl"
+
+    def act() -> None:
+        with lines.open("w") as file:
+            for number in numbers:
+                case = attempt(number)
+                if case["outcome"] in FAULTS and len(numbers) > 1:
+                    return
+                print(json.dumps(case), file=file, flush=True)
+
+    lines.write_text("")
+    try:
+        code: Any = _wait(_fork(act, scratch / "process.txt"))
+    except TimeoutError:
+        code = "no end"
+    return [json.loads(line) for line in lines.read_text().splitlines()], code
 
 
 def _tree(directory: pathlib.Path) -> dict[str, Any]:
@@ -428,17 +500,17 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
         with _on_each_step(**hook) if hook else contextlib.nullcontext():
             cli.guarded(main, argv(templates / state))
 
-    def run(name: str) -> tuple[Any, str, Any]:
+    def run(name: str) -> tuple[int, str, Any]:
         """Exit code, output, and what the command is judged by: numbers that it has written."""
         main, argv = _COMMANDS_ON[name]
-
-        def written(text: str) -> Any:
-            try:  # of a run that had finished, only the result is read
-                return _numbers("result" if "already finished" in text else name, case)
-            except Exception as error:
-                return f"{type(error).__name__}: {error}"
-
-        return _ended(functools.partial(cli.guarded, main, argv(case)), scratch, written)
+        code, text = _called(main, argv(case), scratch / "output.txt")
+        if code:
+            return code, text, None
+        try:  # of a run that had finished, only the result is read
+            numbers = _numbers("result" if "already finished" in text else name, case)
+            return code, text, json.loads(json.dumps(numbers))
+        except Exception as error:
+            return code, text, f"{type(error).__name__}: {error}"
 
     def copied(state: str) -> None:
         for path in (case, case.with_name("report")):
@@ -451,7 +523,7 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
         _wait(_fork(lambda s=state: made(s), scratch / "templates.txt"))
     for state, name in dict.fromkeys(_ATTEMPTS):
         copied("killed 7" if state == "killed" else state)
-        expected[f"{state} {name}"] = run(name)
+        _, _, expected[f"{state} {name}"] = _ended(lambda: 0, scratch, lambda _, n=name: run(n))
 
     def attempt(number: int) -> Case:
         rng = random.Random(f"{seed} damages {number}")
@@ -476,7 +548,7 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
         record = {"group": name, "case": description, "outcome": outcome or NAMED}
         return record | ({"detail": f"{code} {detail} {text[-1500:]}"} if outcome in FAULTS else {})
 
-    yield from ((number, attempt(number)) for number in numbers)
+    yield from _cases(attempt, numbers, scratch)
 
 
 def _numbers(name: str, case: pathlib.Path) -> Any:
@@ -562,7 +634,7 @@ _WORDS = (
 
 def _fields(rng: random.Random) -> list[str]:
     """Flags that select a mini and set one to three random fields."""
-    workload = rng.choice((*("cifar10",) * 6, *_WORKLOADS))
+    workload = rng.choice((*("cifar10",) * 30, *_WORKLOADS))  # the others take a second or two
     argv = [f"--config=configs/{workload}.py:mini", *_CHEAP, *_WORKLOADS[workload]]
     for field in rng.choices(base.FIELDS, k=rng.choice((1, 1, 2, 3))):
         argv.append(f"--config.{field.name}={_value(field, rng)}")
@@ -636,21 +708,21 @@ def inputs(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[i
         (case / "dangling").symlink_to(case / "nowhere")
         (case / "config.py").write_text("raise ValueError('of the file')")
         (case / "broken.py").write_text("def get_config(:")
-        shutil.copytree(scratch / "study", case / "study")
         name, main, argv = _drawn(random.Random(f"{seed} inputs {number}"))
+        if any(re.match("(.*=)?study(/|$)", word) for word in argv):
+            shutil.copytree(scratch / "study", case / "study")
         if name != "analysis" and not any("cache_dir" in word for word in argv):
             argv.append(f"--config.dataset.cache_dir={scratch / 'cache'}")
         before = _tree(case)
 
-        def act(main=main, argv=argv) -> int:
-            os.chdir(case)
-            # accepted values may make the upstream so slow that the first batch never comes
-            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-            signal.setitimer(signal.ITIMER_REAL, 60, 1)
-            with _on_each_step(lambda _: os.kill(os.getpid(), signal.SIGTERM)):
-                return cli.guarded(main, argv)
-
-        code, text, _ = _ended(act, scratch)
+        os.chdir(case)
+        # accepted values may make the upstream so slow that the first batch never comes
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        signal.setitimer(signal.ITIMER_REAL, 10, 1)
+        with _on_each_step(lambda _: os.kill(os.getpid(), signal.SIGTERM)):
+            code, text = _called(main, argv, scratch / "output.txt")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.chdir(scratch)
         outcome = _fault(code, text, lambda: _tree(case) == before)
         sentences = [line for line in text.splitlines() if re.match("(error|analysis): ", line)]
         if outcome is None and code == cli.WRONG_INPUT and len(sentences) != 1:
@@ -659,7 +731,7 @@ def inputs(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[i
         record = {"group": name, "case": words, "outcome": outcome or (NAMED if code else EQUAL)}
         return record | ({"detail": f"{code}: {text[-1500:]}"} if outcome else {})
 
-    yield from ((number, attempt(number)) for number in numbers)
+    yield from _cases(attempt, numbers, scratch)
 
 
 # --- The table
@@ -670,6 +742,9 @@ def main(argv: list[str] | None = None) -> int:
     lines = options.results.read_text().splitlines() if options.results.exists() else []
     cases: list[Case] = [json.loads(line) for line in lines]
     splits.open_source("digits", "train")  # imports once what every process needs
+    report.FORMATS = {"png": {"dpi": 20}}  # a report's pictures take most of its time
+    gc.collect()
+    gc.freeze()  # a collection in a forked process would copy all memory
     with tempfile.TemporaryDirectory(prefix="torture-") as directory:
         _share_compilation_cache(os.environ.get("JAX_COMPILATION_CACHE_DIR") or f"{directory}/jax")
         for kind, attempts in (("kills", kills), ("damages", damages), ("inputs", inputs)):
@@ -722,7 +797,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _share_compilation_cache(directory: str) -> None:
-    """Shares compiled programs between processes; compiling takes most of a small run's time."""
+    """Shares compiled programs between processes, and compiles without optimizing; compiling takes
+    most of a small run's time."""
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
     for option, value in {
         "jax_compilation_cache_dir": directory,
         "jax_persistent_cache_min_compile_time_secs": 0.0,
