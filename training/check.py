@@ -64,6 +64,7 @@ def check_rules(config: ConfigDict) -> None:
     scarce = auto and of_examples and 0 < slots < rows and not settings.replay
     stalls = upstream.stall_seconds > 0, upstream.stall_every_seconds > 0
     missing, factor = "1, or an echo.insertion, such as before_augmentation", settings.factor
+    few = f"0, or echo.streams={streams} or more"
     rules = [
         ("echo.policy", auto and not echoes, "'fixed', or an echo.insertion to repeat at"),
         ("echo.factor", auto and factor != 1, "1 with echo.policy=auto, which has echo.max_factor"),
@@ -75,7 +76,7 @@ def check_rules(config: ConfigDict) -> None:
         ("upstream.stall_seconds", stalls == (True, False), "0, or a stall_every_seconds above 0"),
         ("upstream.stall_seconds", stalls == (False, True), "above 0, or stall_every_seconds=0"),
         ("echo.streams", rows % streams != 0, f"a divisor of batch_size={rows}"),
-        ("echo.shuffle_buffer", of_examples and 0 < slots < streams, f"0, or {streams=} or more"),
+        ("echo.shuffle_buffer", of_examples and 0 < slots < streams, few),
     ]
     _refuse(config, rules)
     check_insertion(config, settings.insertion)
@@ -87,7 +88,7 @@ def check_rules(config: ConfigDict) -> None:
         ("budget.fresh_examples", total_steps(config) < 1, one),
         (name, total_steps(config, horizon) < 1, f"0 for the budget, or {one}"),
         # after the horizon, the rest of the budget would train at a rate of 0
-        (name, stops, f"0, the budget or more, or a {final} above 0"),
+        (name, stops, f"0, at least the budget, or a {final} above 0"),
     ]
     _refuse(config, rules)
 
@@ -98,11 +99,12 @@ def check_insertion(config: ConfigDict, insertion: str) -> None:
     on_host, before = config.echo.placement == "host", insertion == "before_augmentation"
     on_device, fused = config.augment_on == "device", config.dataset.fused_decode
     augmented = on_device and on_host and insertion.startswith("after")
+    absent = not on_device and not on_host and before  # the copies are on the devices
     whole, where = "False, or all copies have the same crop", "'host', or echo.placement=device"
     rules = [
-        ("dataset.fused_decode", fused and before, f"{whole} with {insertion=}"),
-        ("augment_on", augmented, f"{where} with {insertion=}, after which they are augmented"),
-        ("augment_on", not on_device and before and not on_host, "'device', where the copies are"),
+        ("dataset.fused_decode", fused and before, f"{whole} with echo.{insertion=}"),
+        ("augment_on", augmented, f"{where}, with echo.{insertion=}"),
+        ("augment_on", absent, "'device', or echo.placement=host"),
     ]
     _refuse(config, rules)
 
