@@ -41,8 +41,9 @@ def check_path(directory: str | os.PathLike) -> None:
     path = os.path.abspath(directory)
     if odd := {*path} & {*"*?[]\\"}:
         raise InputError(
-            f"{abbreviated(path)} contains {' and '.join(sorted(odd))}; allowed: a directory whose "
-            "absolute path has none of * ? [ ] \\, with which checkpoints would go astray"
+            f"{abbreviated(path)} contains {' and '.join(sorted(odd))}; allowed: an absolute path "
+            "without * ? [ ] \\, with which checkpoints would go astray; give another directory, "
+            "or a symbolic link to this one"
         )
 
 

@@ -21,6 +21,7 @@ from runs import records
 from runs.cli import InputError
 
 _RETRY_SECONDS = (1.0, 5.0)  # waits before the last copy is tried again
+_LARGE = 2**20  # bytes
 
 
 class Mirror:
@@ -73,8 +74,10 @@ class Mirror:
             with _unless_removed(self._directory / path):
                 status = (self._directory / path).stat()
                 version = (status.st_size, status.st_mtime_ns)
-                # records of one size may differ; other files never change but by growing
-                known = ".json" not in path or self._copied.get(path) == version
+                # Records of one size may differ, and so may what describes a checkpoint that was
+                # copied from a machine that is lost. The names of arrays' files never recur.
+                array = status.st_size > _LARGE and ".json" not in path
+                known = array or self._copied.get(path) == version
                 if not known or there.get(path) != status.st_size:
                     _make_directory(filesystem, os.path.dirname(f"{place}/{path}"))
                     filesystem.put_file(str(self._directory / path), f"{place}/{path}")

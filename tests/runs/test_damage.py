@@ -273,7 +273,10 @@ def test_checkpoints_are_found_under_odd_names(tmp_path):
 
 
 def test_a_run_in_a_directory_with_an_odd_name_stops_resumes_and_is_evaluated(tmp_path):
-    workdir = tmp_path / " {a,b}%5B#@:;&|'\"$HOME~-日本::file:" / "lock"
+    link = tmp_path / " {a,b}%5B#@:;&|'\"$HOME~-日本::file:"
+    (tmp_path / "lr=[0.1]").mkdir()
+    link.symlink_to(tmp_path / "lr=[0.1]")
+    workdir = link / "lock"
     words = [*WORDS, f"--workdir={workdir}"]
     assert cli.guarded(lambda argv: train.main(argv, stop_at(13)), words) == cli.PREEMPTED
     assert cli.guarded(train.main, words) == cli.OK

@@ -96,12 +96,14 @@ def test_old_checkpoints_are_removed_by_their_exact_names(place, tmp_path):
     assert files or not (pathlib.Path(url) / "checkpoints" / "5").exists()
 
 
-def test_records_of_the_same_size_replace_their_copies_whatever_the_clocks(tmp_path):
-    run, copy = directory(tmp_path / "run", **{"result.json": "0\n"}), tmp_path / "copy"
-    for hours in (0, -3, 3):
-        directory(run, **{"result.json": f"{hours}\n"})
-        written = (run / "result.json").stat().st_mtime - 3600 * hours
-        os.utime(run / "result.json", (written, written))
+@pytest.mark.parametrize("name", ["result.json", "checkpoints/5/value/metadata"])
+def test_other_content_of_the_same_size_replaces_its_copy_whatever_the_clocks(name, tmp_path):
+    """Also that of a checkpoint that another machine, which is lost, has copied."""
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    for hours in (0, 1, 9):
+        directory(run, **{name.replace("/", "__"): f"{hours}\n"})
+        written = (run / name).stat().st_mtime - 3600 * hours
+        os.utime(run / name, (written, written))
         assert not copy_once(run, copy)
         assert content(copy) == content(run)
 
