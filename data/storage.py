@@ -92,8 +92,7 @@ class Tree:
                 options |= {"check_files": True, "expiry_time": None}
                 copies = fsspec.filesystem("filecache", fs=system, **options)
                 copies.open(f"{root}/{name}").close()
-            with path.open("rb") as file:
-                _refuse_pointer(file.read(len(_LFS_POINTER)))
+            check_file(path)
         except Exception as error:  # drivers raise many types
             raise SourceError(f"{self.path(name)} cannot be read: {reason(error)}") from error
         return path
@@ -132,6 +131,12 @@ class Tree:
         settings = {"files": list(map(str, paths)), "written": written}
         content = cached(self.cache(), "digests.json", settings, make)
         return fingerprint(encoded("\0".join(names)), content)
+
+
+def check_file(path: str | os.PathLike) -> None:
+    """Raises OSError or ValueError if a file is not there, or is a pointer of Git LFS."""
+    with open(path, "rb") as file:
+        _refuse_pointer(file.read(len(_LFS_POINTER)))
 
 
 def _refuse_pointer(content: bytes) -> None:

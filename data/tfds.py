@@ -40,9 +40,10 @@ def open_source(
     prepared = builder(name, directory)
     try:
         files = prepared.info.splits[split].file_instructions
-        if bucket:
-            for file in files:
+        for file in files:
+            if bucket:
                 bucket.local(os.path.relpath(file.filename, directory))
+            storage.check_file(file.filename)
         source = _source(prepared, split, files)
     except Exception as error:  # TFDS raises many types
         raise SourceError(

@@ -70,6 +70,21 @@ REFUSED = [
 ]
 
 
+def shards(damage):
+    def write(root):
+        features = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
+        rows = {"train": tfds_data.pictures(range(4))}
+        damage(max(tfds_data.write(root, "own", features, rows, shards=2).glob("*-00001-of-*")))
+
+    return write
+
+
+REFUSED += [
+    (shards(lambda path: path.unlink()), "own", "train", "-00001-of-00002"),
+    (shards(lambda path: path.write_bytes(POINTER)), "own", "train", "git lfs pull"),
+]
+
+
 @pytest.mark.parametrize(("write", "name", "split", "names"), REFUSED)
 def test_data_that_would_be_misread_are_refused(write, name, split, names, tmp_path):
     write(tmp_path)
