@@ -10,7 +10,7 @@ from PIL import Image
 
 import train
 import workloads
-from configs import base, coco, lm1b
+from configs import base, coco
 from data import folder, paths, splits
 from data.path_data import split_named
 from data.sources import SourceError
@@ -110,6 +110,13 @@ def dataset_of(root, name, **fields):
     return config.dataset
 
 
+def test_given_splits_come_first(write, tmp_path):
+    dataset = dataset_of(tmp_path, write("folder"))
+    assert [len(source) for source in splits.open_splits(dataset)[:2]] == [60, 20]
+    tested = dataset_of(tmp_path, dataset.name, validation_split="train[:7]")
+    assert [len(source) for source in splits.open_splits(tested)[:2]] == [60, 7]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_without_splits_are_divided_and_it_is_said_once(kind, write, tmp_path):
     dataset = dataset_of(tmp_path, write(kind, numbers={"train": range(300)}))
@@ -142,14 +149,6 @@ def divided(root, name):
     field = "text" if name.startswith("files") else "file_name"
     names = splits.split_names(dataset_of(root, name))[:2]
     return [{r[field] for r in splits.open_source(name, part, str(root))[0]} for part in names]
-
-
-def test_given_splits_come_first(write, tmp_path):
-    dataset = dataset_of(tmp_path, write("folder"))
-    kept, held_out, info = splits.open_splits(dataset)
-    assert (len(kept), len(held_out), info.notes) == (60, 20, ())
-    tested = dataset_of(tmp_path, dataset.name, validation_split="train[:7]")
-    assert [len(source) for source in splits.open_splits(tested)[:2]] == [60, 7]
 
 
 @pytest.mark.parametrize(
@@ -440,27 +439,3 @@ def test_each_kind_trains_without_splits_and_is_recorded(kind, write, tmp_path):
     assert (recorded["name"], recorded["fingerprint"]) == (name, info.fingerprint)
     assert recorded["notes"] == list(info.notes)
     assert len(info.notes) == 1
-
-
-def test_text_trains_and_its_vocabulary_lies_beside_it(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "all.txt").write_text("\n".join(path_data.sentences(range(100))))
-    config = lm1b.get_config("mini")
-    fields = {
-        "dataset.name": f"files:{tmp_path}/data",
-        "dataset.train_split": "",
-        "dataset.validation_split": "",
-        "dataset.test_split": "",
-        "dataset.vocabulary_size": 50,
-        "dataset.sequence_length": 8,
-        "model.dim": 8,
-        "model.layers": 1,
-        "batch_size": 8,
-        "budget.fresh_examples": 80,
-        "evaluate_every_fresh_examples": 40,
-        "target.value": 0.0,
-    }
-    for field, value in fields.items():
-        cli.set_field(config, field, value)
-    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
-    assert [path.suffix for path in (tmp_path / "data" / ".cache").glob("vocab*")] == [".model"]
