@@ -98,22 +98,16 @@ class Tokens(Source):
         pieces = self._vocabulary.encode([record["text"] for record in records])
         if self._starts is not None:
             counted_n = self._starts[texts_n + 1] - self._starts[texts_n]
-            self._check_lengths(counted_n, texts_n, pieces)
+            found_n = num_windows(np.asarray(list(map(len, pieces))), self._length)
+            for text in texts_n[found_n != counted_n].tolist():
+                raise RecordError(
+                    f"{self._texts.where(text)} has changed since its length was kept; delete "
+                    "pieces-*.int32 in .cache next to the data, or in config.dataset.cache_dir"
+                )
         return [
             {"tokens": window(pieces_n, number, self._length)}
             for pieces_n, number in zip(pieces, windows_n.tolist(), strict=True)
         ]
-
-    def _check_lengths(
-        self, counted_n: np.ndarray, texts_n: np.ndarray, pieces: list[np.ndarray]
-    ) -> None:
-        """Raises RecordError for a text with another number of windows than were counted."""
-        windows_n = num_windows(np.asarray([len(pieces_n) for pieces_n in pieces]), self._length)
-        for text in texts_n[windows_n != counted_n].tolist():
-            raise RecordError(
-                f"{self._texts.where(text)} has changed since its length was cached; delete "
-                "pieces-*.int32 in text/ next to the data, or in config.dataset.cache_dir"
-            )
 
 
 def num_windows(counts: np.ndarray, length: int) -> np.ndarray:
@@ -144,6 +138,7 @@ def open_splits(
     Raises:
         SourceError: there is no such data set or split, it has no text, or no vocabulary of the
             requested size can be made.
+        RecordError: a record cannot be read.
     """
     _, info = open_split(dataset, dataset.train_split)
     return _open_splits(dataset, open_split, info.fingerprint)
@@ -154,31 +149,32 @@ def _open_splits(
     dataset: ml_collections.FrozenConfigDict, open_split: Callable, content: str
 ) -> tuple[Source, Source, DatasetInfo]:
     """Like `open_splits`, of data with the fingerprint `content`."""
-    size, max_bytes = dataset.vocabulary_size, MAX_BYTES
+    max_bytes = MAX_BYTES
     if dataset.text == "sentences":
         max_bytes = dataset.sequence_length * _BYTES_PER_TOKEN
-    records, info = open_split(dataset, dataset.train_split)
-    train = Texts(records, dataset.name, dataset.train_split, max_bytes)
-    records, _ = open_split(dataset, dataset.validation_split)
-    held_out = Texts(records, dataset.name, dataset.validation_split, max_bytes)
+    opened = {}
+    for split in (dataset.validation_split, dataset.train_split):
+        records, info = open_split(dataset, split)
+        opened[split] = Texts(records, dataset.name, split, max_bytes)
     # The name may give the column of the text, as in files:PATH?text=NAME.
-    settings = {"dataset": f"{info.fingerprint}{''.join(dataset.name.partition('?')[1:])}"}
-    settings |= {"text": dataset.text, "longest": max_bytes, "vocabulary_size": size}
-    settings |= {"split": dataset.train_split, "sample_bytes": vocabulary.SAMPLE_BYTES}
+    settings = {"dataset": f"{content}{''.join(dataset.name.partition('?')[1:])}"}
+    settings |= {"text": dataset.text, "longest": max_bytes, "split": dataset.train_split}
+    settings |= {"vocabulary_size": dataset.vocabulary_size}
+    settings |= {"sample_bytes": vocabulary.SAMPLE_BYTES}
     settings |= {"sentencepiece": sentencepiece.__version__}
-    directory = _cache_directory(dataset)
-    make = functools.partial(vocabulary.train, train, size)
-    pieces = Vocabulary(cached(directory, f"vocabulary-{size}.model", settings, make))
+    directory, name = _cache_directory(dataset), f"vocabulary-{dataset.vocabulary_size}.model"
+    train, size = opened[dataset.train_split], dataset.vocabulary_size
+    pieces = Vocabulary(cached(directory, name, settings, lambda: vocabulary.train(train, size)))
     examples, notes = [], list(info.notes)
-    for texts, split in ((train, dataset.train_split), (held_out, dataset.validation_split)):
-        counts_N = None
+    for split in (dataset.train_split, dataset.validation_split):
+        texts, counts_N = opened[split], None
         if dataset.text == "documents":
-            make = functools.partial(_counted, texts, pieces)
             settings |= {"split": split, "vocabulary": pieces.fingerprint}
+            make = functools.partial(_counted, texts, pieces)
             counts_N = np.frombuffer(cached(directory, "pieces.int32", settings, make), np.int32)
             notes.append(_note(counts_N, dataset.name, split))
         examples.append(Tokens(texts, pieces, dataset.sequence_length, counts_N))
-    both = fingerprint(f"{info.fingerprint} {pieces.fingerprint}".encode())
+    both = fingerprint(f"{content} {pieces.fingerprint}".encode())
     known = {"fingerprint": both, "vocabulary_size": pieces.size, "notes": tuple(notes)}
     return *examples, dataclasses.replace(info, **known)
 
@@ -193,7 +189,7 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
         directory = paths.directory(dataset.name, dataset.data_dir)
     else:
         directory = tfds.builder(dataset.name, dataset.data_dir).data_path
-    return pathlib.Path(directory) / ".cache"
+    return pathlib.Path(directory, ".cache")
 
 
 def _note(counts_N: np.ndarray, name: str, split: str) -> str:
@@ -215,8 +211,7 @@ def count_pieces(texts: Source, pieces: Vocabulary) -> np.ndarray:
     """Tokenizes all texts, on all cores; their numbers of pieces, int32 [N]."""
 
     def count(start: int) -> list[int]:
-        indices = range(start, min(start + _COUNT_RECORDS, len(texts)))
-        records = texts.__getitems__(indices)
+        records = texts.__getitems__(range(start, min(start + _COUNT_RECORDS, len(texts))))
         return list(map(len, pieces.encode([record["text"] for record in records])))
 
     with ThreadPoolExecutor(usable_cores()) as pool:
