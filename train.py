@@ -2,6 +2,7 @@
 
     python train.py --config=configs/cifar10.py:mini --workdir=DIR
     python train.py --evaluate DIR
+    python train.py --check-data --config=configs/cifar10.py:mini
 
 `train(config, workdir)` does the same from Python. A run can be started again at any time with the
 same command: a finished run says so, and an interrupted one resumes bit for bit.
@@ -37,6 +38,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "WORKDIR/evaluation.json, and WORKDIR/parameters.npz, which numpy.load reads "
         "(params/stem/conv/kernel, ...)",
     )
+    add(
+        "--check-data",
+        action="store_true",
+        help="instead of training: read and decode every example of the splits, and list those "
+        "that cannot be",
+    )
     tracking.add_flags(parser)
     add(
         "--profile",
@@ -50,7 +57,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if arguments.evaluate and given:
         listed = ", ".join(f"--{name}" for name in given)
         parser.error(f"--evaluate uses the run's own settings and trains nothing; omit {listed}")
-    if not arguments.evaluate:
+    if arguments.check_data and (arguments.evaluate or given != ["config"]):
+        parser.error("--check-data needs --config and trains nothing; omit other flags")
+    if not arguments.evaluate and not arguments.check_data:
         missing = [f"--{name}" for name in required if not getattr(arguments, name)]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
@@ -67,7 +76,7 @@ from ml_collections import ConfigDict
 from data.splits import remarks
 from runs import processes, records, signals, workdirs
 from runs.progress import Progress, duration, several, write
-from training import evaluate
+from training import check_data, evaluate
 from training.run import Run
 
 
@@ -121,6 +130,8 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     if arguments.evaluate:
         return _evaluate(arguments.evaluate, overrides)
     config, _ = cli.load_config(arguments.config, overrides)
+    if arguments.check_data:
+        return check_data.check_data(config, write)
     processes.initialize()
     progress = Progress(quiet=not processes.is_first())
     before = records.intact_result(arguments.workdir)
@@ -155,6 +166,10 @@ def _summary(result: dict[str, Any], workdir: pathlib.Path) -> str:
         f"{several(result['step'], 'step')}, {duration(result['train_seconds'])} of training; "
         f"best {best['metric']} {_number(best['value'])}; see {workdir}"
     )
+    if any(skipped := [result.get(name, 0) for name in records.SKIPPED]):
+        line += (
+            f"\nskipped, since damaged: {skipped[0]:,} training, {skipped[1]:,} validation examples"
+        )
     return f"{line}\nerror: {result['error']}" if "error" in result else line
 
 

@@ -60,6 +60,13 @@ FIELDS = [
         "cut training's random crops from the whole decoded photograph, without a canvas; not with "
         "echo.insertion=before_augmentation",
     ),
+    Field(
+        "dataset.damaged",
+        "refuse",
+        "images that are damaged: end the run, or take the next one (validation: leave them out)",
+        choices=("refuse", "skip"),
+    ),
+    Field("dataset.max_pixels", 2**26, "larger images are refused, undecoded", 1, 178_956_970),
     Field("dataset.max_boxes", 100, "detection: most boxes; examples are padded to it", 1, 10_000),
     # augmentation
     Field("augmentation.pad", 4, "cifar10: zero padding before the random crop, pixels", 0, 256),
@@ -188,6 +195,8 @@ MAY_CHANGE_ON_RESUME = (
     "log_every_steps",
     "gradient_statistics_every_steps",
     "echo.placement",  # the compiled step receives the same bytes
+    "dataset.damaged",  # what has been trained on was sound, or skipped already
+    "dataset.max_pixels",
     "prefetch",
     *CHANGE_ROUNDING,
 )

@@ -61,6 +61,11 @@ class Source(abc.ABC):
         """Names a record in messages: its number in the split and, if it has one, its file."""
         return f"record {index}"
 
+    @property
+    def damaged(self) -> set[int]:
+        """The records that were found damaged and skipped so far, with dataset.damaged=skip."""
+        return vars(self).setdefault("_damaged", set())
+
 
 class ArraySource(Source):
     """Records whose fields are rows of arrays in memory."""

@@ -131,7 +131,8 @@ def examples_of(
     order: Any = FreshOrder(config.budget.fresh_examples, stream, config.echo.streams)
     if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
         order = Passes.of(config, len(source))
-    return Examples(source, config.seed.data, order, _training_decode(config, workload))
+    decode, skip = _training_decode(config, workload), config.dataset.damaged == "skip"
+    return Examples(source, config.seed.data, order, decode, skip)
 
 
 def first_example(config: ConfigDict, source: Source, workload: Workload) -> Arrays:
@@ -151,8 +152,8 @@ def first_example(config: ConfigDict, source: Source, workload: Workload) -> Arr
         return decode(records, index_n, copy_n)
 
     fused = config.dataset.fused_decode
-    record = Examples(source, None, FreshOrder(1), decode_as_chunks if fused else decode)
-    return record.stacked_items([0])
+    first, skip = decode_as_chunks if fused else decode, config.dataset.damaged == "skip"
+    return Examples(source, None, FreshOrder(1), first, skip).stacked_items([0])
 
 
 def _training_decode(config: ConfigDict, workload: Any) -> Decode:

@@ -18,20 +18,25 @@ _CACHE_BYTES = 256 * 2**20
 
 
 def evaluation_batches(
-    source: Source, workload: Workload, batch_size: int, held: range | None = None
+    source: Source,
+    workload: Workload,
+    batch_size: int,
+    held: range | None = None,
+    skip: bool = False,
 ) -> Iterable[EvaluationBatch]:
     """A whole split in order, each example once, as (arrays, mask float32 [B]) pairs.
 
-    The last batch is padded with its last row; the mask is 0 there.
+    The last batch is padded with its last row; the mask is 0 there, and for damaged examples.
 
     Args:
         source: raw records.
         workload: decodes them.
         batch_size: examples per batch, over all processes.
         held: the rows of each batch that this process decodes; None for all.
+        skip: whether damaged examples are left out.
     """
     order = FreshOrder(len(source))
-    examples = Examples(source, None, order, lambda records, *_: workload.decode(records))
+    examples = Examples(source, None, order, lambda records, *_: workload.decode(records), skip)
     batches = _Batches(examples, batch_size, range(batch_size) if held is None else held)
     nbytes = len(source) * sum(array.nbytes for array in examples.stacked_items([0]).values())
     return list(batches) if nbytes <= _CACHE_BYTES else batches
@@ -60,4 +65,5 @@ class _Batches:
             data = {name: np.concatenate([part[name] for part in batch]) for name in batch[0]}
             if missing := len(row) - len(numbers):
                 data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
-            yield data, (row <= last).astype(np.float32)
+            damaged = np.isin(row, list(self.examples.source.damaged.copy()))
+            yield data, ((row <= last) & ~damaged).astype(np.float32)

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from jax.profiler import TraceAnnotation
 
 from data.sources import RecordError, Source, reason
 from echo.threads import DaemonPool, usable_cores
+from workloads.interface import DamagedError
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
@@ -30,6 +32,8 @@ Decode = Callable[[list[dict[str, Any]], np.ndarray, np.ndarray], Arrays]
 CHUNK = 32
 
 CORES = min(16, usable_cores())
+
+_MAX_NAMED = 100  # skipped records of a split
 
 # The order of an epoch of up to this many records is drawn at once, in 8 MiB at most, and the last
 # few are kept. The order of a longer epoch is computed one index at a time.
@@ -101,18 +105,29 @@ class Examples(grain.MapDataset):
         seed: seeds the order of each epoch, see `record_numbers`; None for the source's own.
         order: a FreshOrder, or what has its members.
         decode: converts raw records to stacked arrays.
+        skip: whether an example whose record is damaged consists of the next record of the source
+            that is not, so that all others stay where they are; the source notes its number.
         augment: the stage after decoding, which runs with the others in chunks on all cores; None
             for none.
     """
 
-    def __init__(self, source: Source, seed: int | None, order: Any, decode: Decode, augment=None):
+    def __init__(
+        self,
+        source: Source,
+        seed: int | None,
+        order: Any,
+        decode: Decode,
+        skip: bool = False,
+        augment: Stage | None = None,
+    ):
         super().__init__()
-        self.source, self.order = source, order
-        self._seed, self._decode, self._augment = seed, decode, augment
+        self.source, self.order, self._seed = source, order, seed
+        self._decode, self._skip, self._augment = decode, skip, augment
 
     def then(self, augment: Stage) -> "Examples":
         """These examples, augmented."""
-        return Examples(self.source, self._seed, self.order, self._decode, augment)
+        arguments = self.source, self._seed, self.order, self._decode, self._skip
+        return Examples(*arguments, augment)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -145,22 +160,45 @@ class Examples(grain.MapDataset):
             try:
                 return rows._replace(data=self._decode(*rows[:3]))
             except Exception:  # a damaged record can make a decoder raise anything
-                for row, record in enumerate(rows.data):
-                    one = slice(row, row + 1)
-                    try:
-                        self._decode([record], rows.index[one], rows.copy[one])
-                    except Exception as error:
-                        fields = {k: value for k, value in record.items() if len(repr(value)) <= 64}
-                        raise RecordError(
-                            f"{self.source.where(self._records(rows)[row])} {fields} cannot be "
-                            f"decoded: {reason(error)}; fix it, or leave it out of the split"
-                        ) from error
-                raise
+                records = [self._sound_record(rows, row) for row in range(len(rows.data))]
+                return rows._replace(data=self._decode(records, rows.index, rows.copy))
+
+    def _sound_record(self, rows: Batch, row: int) -> dict[str, Any]:
+        """The record of a row, or of its example if damaged ones are skipped."""
+        first, one = self._records(rows)[row], slice(row, row + 1)
+        for distance in range(len(self.source)):
+            number = (first + distance) % len(self.source)
+            record = self.source[number] if distance else rows.data[row]
+            try:
+                self._decode([record], rows.index[one], rows.copy[one])
+                return record
+            except Exception as error:
+                fields = {k: value for k, value in record.items() if len(repr(value)) <= 64}
+                what = f"{self.source.where(number)} {fields} cannot be decoded: {reason(error)}"
+                damaged = isinstance(error, DamagedError)
+                if not (damaged and self._skip):
+                    remedy = ", or set config.dataset.damaged=skip" if damaged else ""
+                    raise RecordError(
+                        f"{what}; fix it, or leave it out of the split{remedy}"
+                    ) from error
+                if number not in self.source.damaged:
+                    self.source.damaged.add(number)
+                    if len(self.source.damaged) <= _MAX_NAMED:
+                        warnings.warn(f"{what}; it is skipped", RuntimeWarning, stacklevel=2)
+        raise RecordError("every record of the split is damaged")
 
     def _records(self, rows: Batch) -> list[int]:
         if self._seed is None:
             return (rows.index % len(self.source)).tolist()
         return record_numbers(rows.index, len(self.source), self._seed)
+
+
+def num_skipped(source: Source, seed: int, batch: Batch) -> int:
+    """The number of fresh examples of a batch in whose place others are, since they are damaged."""
+    if not source.damaged:
+        return 0
+    records = record_numbers(batch.index[batch.copy == 0], len(source), seed)
+    return len(source.damaged.intersection(records))
 
 
 def record_numbers(index_n: np.ndarray, num_records: int, seed: int) -> list[int]:

@@ -85,6 +85,10 @@ def check_target_value(name: str, target: Target) -> None:
         )
 
 
+# Counts of examples that were damaged, with dataset.damaged=skip.
+SKIPPED = ("skipped_examples", "skipped_validation_examples")
+
+
 def run_result(
     status: str,
     target: Target,
@@ -98,7 +102,7 @@ def run_result(
         status: one of STATUSES.
         target: the goal of the run.
         position: `step`, `fresh_examples`, `train_seconds`, `wall_seconds`, and
-            `input_wait_fraction` at the end, None where unknown.
+            `input_wait_fraction` at the end, None where unknown; perhaps SKIPPED.
         best: the best validation value, {metric, value, fresh_examples}; None if there is none.
         error: why the run diverged or failed.
     """
@@ -113,6 +117,7 @@ def run_result(
         "seconds_to_target": reached.get("train_seconds"),
         "best": best or none,
         **{name: position[name] for name in at},
+        **{name: position[name] for name in SKIPPED if name in position},
         **({"error": redacted(error)} if error else {}),
     }
 

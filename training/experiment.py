@@ -45,6 +45,7 @@ class Experiment:
     policy: FixedPolicy  # what depends on echo.policy
     batches: grain.IterDataset[Batch]  # of training
     transfer: Transfer  # brings batches to the devices
+    held_out: Source  # raw examples of the validation split
     validation: Iterable[EvaluationBatch]  # (arrays, mask) pairs of the validation split
     target: records.Target  # at which the run ends
     upstream_clock: StoppableClock  # of config.upstream; stopped while the run does not train
@@ -129,6 +130,7 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         policy=policy,
         batches=build.build(config, source, workload, held, policy, first, clock),
         transfer=Transfer(mesh, store),
+        held_out=held_out,
         validation=held_out_batches(config, held_out, made),
         target=records.Target(**config.target),
         upstream_clock=clock,
@@ -174,4 +176,5 @@ def held_out_batches(
     """(arrays, mask) pairs of a validation or test split."""
     batch_size = config.batch_size * EVALUATION_BATCHES
     held = sharding.local_rows(program.task.mesh, batch_size)
-    return evaluation_batches(held_out, program.task.workload, batch_size, held)
+    skip = config.dataset.damaged == "skip"
+    return evaluation_batches(held_out, program.task.workload, batch_size, held, skip)

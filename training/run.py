@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from configs import base
 from pipeline import streams
 from pipeline.evaluation import EvaluationBatch
-from pipeline.map_datasets import Batch
+from pipeline.map_datasets import Batch, num_skipped
 from runs import cli, origins, processes, records, tracking, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
@@ -44,6 +44,7 @@ class Counters:
     best: dict[str, Any] | None = None  # {metric, value, fresh_examples, step}
     best_step: int = -1
     initial_loss: float = 0.0  # the training loss of step 1, before any update
+    skipped: int = 0  # fresh examples that were damaged, with dataset.damaged=skip
 
 
 class Run:
@@ -322,6 +323,7 @@ class Run:
             metrics = self.stepper.step(rows, hyper)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
+        at.skipped += num_skipped(self.experiment.source, self.config.seed.data, batch)
         self.policy.dispatched(at.step, batch, metrics)
         if gradients:
             self.recorder.write(self._position() | {"split": records.GRADIENTS} | gradients)
@@ -410,13 +412,17 @@ class Run:
 
     def _position(self) -> dict[str, Any]:
         """The fields that every record begins with."""
-        return {
+        position = {
             "step": self.counters.step,
             "fresh_examples": self.counters.fresh_examples,
             "train_seconds": round(self.clock.train, 6),
             "wall_seconds": round(self.clock.wall, 6),
             "input_wait_fraction": round(self.clock.input_wait_fraction, 6),
         }
+        if self.config.dataset.damaged == "skip":
+            position["skipped_examples"] = self.counters.skipped
+            position["skipped_validation_examples"] = len(self.experiment.held_out.damaged)
+        return position
 
     def _status(self) -> str:
         """The line that progress shows, the most important parts first."""

@@ -79,6 +79,7 @@ class SmallImageClassification(Classification):
         image_shape: (height, width, channels).
         pad: pixels of zero padding before the random crop.
         flip: whether to mirror images at random.
+        max_pixels: of an encoded image.
     """
 
     image_shape: tuple[int, int, int]
@@ -87,6 +88,7 @@ class SmallImageClassification(Classification):
     flip: bool
     network: networks.Network
     label_smoothing: float
+    max_pixels: int = 2**26
 
     @classmethod
     def from_config(cls, config, info) -> "SmallImageClassification":
@@ -100,14 +102,15 @@ class SmallImageClassification(Classification):
             flip=config.augmentation.flip,
             network=networks.choose(networks.SMALL, config, shape, info.num_classes),
             label_smoothing=config.loss.label_smoothing,
+            max_pixels=config.dataset.max_pixels,
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """Decodes records to image uint8 [n, H, W, C] and label int32 [n]."""
         from workloads import decoding  # a step on prepared batches does not need it
 
-        channels = self.image_shape[-1]
-        images = [decoding.decode(field(record, "image"), channels) for record in records]
+        options = {"channels": self.image_shape[-1], "max_pixels": self.max_pixels}
+        images = [decoding.decode(field(record, "image"), **options) for record in records]
         for image in images:
             if image.shape != self.image_shape:
                 raise ValueError(

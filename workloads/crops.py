@@ -32,6 +32,7 @@ class RandomCrops:
         min_area: minimum area of a random crop as a share of the image.
         flip: whether to mirror images at random.
         color: whether to distort colors at random.
+        max_pixels: of an encoded image.
     """
 
     canvas: int
@@ -39,12 +40,17 @@ class RandomCrops:
     min_area: float
     flip: bool
     color: bool
+    max_pixels: int
 
     @staticmethod
     def settings(config) -> dict[str, Any]:
         """These attributes as `config` states them."""
         names = ("crop_size", "min_area", "flip", "color")
-        return {"canvas": config.dataset.canvas} | {n: config.augmentation[n] for n in names}
+        return {
+            "canvas": config.dataset.canvas,
+            "max_pixels": config.dataset.max_pixels,
+            **{name: config.augmentation[name] for name in names},
+        }
 
     def __init_subclass__(cls, **options):
         """A subclass with an `augment` of its own does not inherit the other one for the host."""

@@ -17,6 +17,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from workloads.interface import DamagedError
+
 # The pipeline already decodes on one thread per core.
 cv2.setNumThreads(1)
 
@@ -33,21 +35,22 @@ _FACTORS = (8, 4, 2)
 # Other damage that libjpeg recovers from loses pixels.
 _HARMLESS = re.compile(r"extraneous bytes before marker")
 
-# Decoders allocate the size that a header claims. Larger images (512 MiB in color) are refused
-# first; this is also Pillow's default limit.
+# Decoders allocate the size that a header claims; Pillow opens no larger images (512 MiB in color).
 MAX_PIXELS = 178_956_970
 
 
-class DecodeError(ValueError):
+class DecodeError(DamagedError):
     """The data are not a complete image; the message gives the reason."""
 
 
-def size(image: bytes | np.ndarray) -> tuple[int, int]:
+def size(image: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """(height, width) of an image, from its header alone; raises DecodeError as `decode` does."""
-    return image.shape[:2] if isinstance(image, np.ndarray) else _header(image)[0]
+    return image.shape[:2] if isinstance(image, np.ndarray) else _header(image, max_pixels)[0]
 
 
-def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndarray:
+def decode(
+    image: bytes | np.ndarray, channels: int, factor: int = 1, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
     """The pixels of an image, uint8 [H, W, channels].
 
     Args:
@@ -56,13 +59,14 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
         channels: 1 or 3; grayscale, palette, and CMYK images are converted as Pillow does.
         factor: 1, 2, 4, or 8: a JPEG is decoded at 1/factor of its size, rounded up. Other formats
             and CMYK JPEGs are decoded at full size.
+        max_pixels: that an image may have, whatever the size at which it is decoded.
 
     Raises:
-        DecodeError: the image is damaged, truncated, not an image, or larger than MAX_PIXELS.
+        DecodeError: the image is damaged, truncated, not an image, or has more pixels.
     """
     if isinstance(image, np.ndarray):
         return image
-    (height, width), colorspace = _header(image)
+    (height, width), colorspace = _header(image, max_pixels)
     if colorspace in ("CMYK", "YCCK"):
         _jpeg(image, "CMYK")  # only for its errors: Pillow recovers silently
     elif colorspace:
@@ -73,17 +77,21 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
 
 
 def decode_within(
-    image: bytes | np.ndarray, side: int, channels: int, canvas_SxSxC: np.ndarray | None = None
+    image: bytes | np.ndarray,
+    side: int,
+    channels: int,
+    canvas_SxSxC: np.ndarray | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
     """An image whose longer side is at most `side` pixels; larger images are reduced bilinearly.
 
     With a canvas, uint8 [side, side, channels], its top left receives the pixels and is returned.
     """
-    height, width = size(image)
+    height, width = size(image, max_pixels)
     scale = min(1.0, side / max(height, width))
     height, width = max(1, round(height * scale)), max(1, round(width * scale))
     into = None if canvas_SxSxC is None else canvas_SxSxC[:height, :width]
-    return decode_at(image, (height, width), channels, into)
+    return decode_at(image, (height, width), channels, into, max_pixels=max_pixels)
 
 
 def decode_at(
@@ -92,6 +100,7 @@ def decode_at(
     channels: int,
     into: np.ndarray | None = None,
     box: tuple[int, int, int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
     """An image, or its crop `box`, resized bilinearly to (height, width); see `resize` for `into`.
 
@@ -103,11 +112,11 @@ def decode_at(
     Args:
         box: (y, x, height, width) in pixels; None for the whole image.
     """
-    whole = size(image)
+    whole = size(image, max_pixels)
     y, x, height, width = box or (0, 0, *whole)
     reductions = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
     factor = next(reductions, 1)
-    pixels = decode(image, channels, factor)
+    pixels = decode(image, channels, factor, max_pixels)
     if pixels.shape[:2] == whole:  # it could not be reduced
         factor = 1
     rows = slice(y // factor, -(-(y + height) // factor))
@@ -134,7 +143,7 @@ def resize(
     return into
 
 
-def _header(data: bytes) -> tuple[tuple[int, int], str]:
+def _header(data: bytes, max_pixels: int) -> tuple[tuple[int, int], str]:
     """((height, width), color space) from a header; the color space is '' for what simplejpeg does
     not support: other formats, and JPEGs with unusual subsampling."""
     if not isinstance(data, bytes):
@@ -148,12 +157,15 @@ def _header(data: bytes) -> tuple[tuple[int, int], str]:
         try:
             with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
                 width, height = image.size
-        except Image.DecompressionBombError:
-            width = height = MAX_PIXELS
+        except Image.DecompressionBombError as error:
+            raise DecodeError(f"an image of more than {MAX_PIXELS:,} pixels, the most") from error
         except Exception as error:  # the readers of many formats raise many types
             raise DecodeError(_unreadable(data)) from error
-    if height * width > MAX_PIXELS:
-        raise DecodeError(f"an image of more than {MAX_PIXELS:,} pixels, which is the maximum")
+    if height * width > max_pixels:
+        raise DecodeError(
+            f"an image of {width:,} x {height:,} pixels; allowed: up to {max_pixels:,} pixels "
+            "(config.dataset.max_pixels)"
+        )
     return (height, width), space
 
 

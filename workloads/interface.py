@@ -17,6 +17,10 @@ class WorkloadError(cli.InputError):
     """The workload does not support this configuration; the message says what is allowed."""
 
 
+class DamagedError(ValueError):
+    """The file of an example is damaged; dataset.damaged=skip skips it."""
+
+
 def lacks(config, info, what: str) -> WorkloadError:
     """The error for a data set without what the configured workload needs."""
     return WorkloadError(
@@ -54,8 +58,8 @@ class Workload(Protocol):
     def decode(self, records: list[dict[str, Any]]) -> Arrays:
         """Decodes raw records to stacked arrays, on the host.
 
-        Raises a ValueError with the reason if a record cannot be decoded; the pipeline adds which
-        record it is, as it does for any other exception.
+        Raises a ValueError with the reason if a record cannot be decoded, a DamagedError if it may
+        be skipped; the pipeline adds which record it is, as it does for any other exception.
         """
         ...
 

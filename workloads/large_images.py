@@ -67,7 +67,8 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         sizes_nx2 = np.empty((len(records), 2), np.int32)
         for record, canvas, size in zip(records, images_nxSxSxC, sizes_nx2, strict=True):
             image = field(record, "image")
-            pixels = decoding.decode_within(image, self.canvas, self.channels, canvas)
+            options = self.canvas, self.channels, canvas, self.max_pixels
+            pixels = decoding.decode_within(image, *options)
             height, width = size[:] = pixels.shape[:2]
             canvas[height:] = canvas[:height, width:] = 0
         labels_n = labels(records, self.num_classes)
@@ -81,7 +82,8 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         """
         from workloads import decoding
 
-        sizes_nx2 = np.asarray([decoding.size(field(r, "image")) for r in records], np.int32)
+        sizes = [decoding.size(field(record, "image"), self.max_pixels) for record in records]
+        sizes_nx2 = np.asarray(sizes, np.int32)
         rows = sizes_nx2, np.asarray(index_n, np.uint32), np.asarray(copy_n, np.uint32)
         boxes_nx4 = _random_boxes(self, seed, rows).tolist()
         shape = (self.crop_size, self.crop_size)

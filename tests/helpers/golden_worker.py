@@ -32,7 +32,7 @@ SHORT_STAGES = {
 }
 
 # Fields of augmentation and decoding, which a step on a ready batch does not look at.
-UNUSED = {"flip": False, "color": False, "min_area": 1.0, "canvas": 64}
+UNUSED = {"flip": False, "color": False, "min_area": 1.0, "canvas": 64, "max_pixels": 2**26}
 
 
 def workloads(dtype="float64"):

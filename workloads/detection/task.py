@@ -94,8 +94,8 @@ class Detection(crops.RandomCrops):
     def _decode_one(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
         from workloads import decoding  # a step on prepared batches does not need it
 
-        image = decoding.decode_at(field(record, "image"), (self.canvas, self.canvas), 3)
-        size_2 = np.array(decoding.size(record["image"]), np.int32)
+        size_2 = np.array(decoding.size(field(record, "image"), self.max_pixels), np.int32)
+        image = decoding.decode_at(record["image"], (self.canvas, self.canvas), 3)
         objects = field(record, "objects")
         given_Mx4 = np.asarray(field(objects, "bbox"), np.float32).reshape(-1, 4)
         boxes_Mx4 = np.clip(given_Mx4, 0.0, 1.0)
