@@ -5,9 +5,12 @@ import dataclasses
 import math
 import numbers
 import os
+import re
 from typing import Any
 
 from echo.spec import abbreviated
+
+_NO_TEXT = ("None", "null")  # as which other tools write that there is none
 
 
 class FieldError(ValueError):
@@ -38,7 +41,7 @@ class Field:
         if isinstance(self.default, bool):
             return "true or false"
         if isinstance(self.default, str):
-            return ", ".join(map(repr, self.choices)) or "printable text"
+            return ", ".join(map(repr, self.choices)) or "printable text, not None"
         # without a long row of digits, where that is exact
         low, high = (f"{x:g}" if float(f"{x:g}") == x else x for x in (self.low, self.high))
         return f"{'a whole number' if isinstance(self.default, int) else 'a number'}" + (
@@ -57,11 +60,13 @@ class Field:
                 return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
             if kind is str:
                 text = str(os.fspath(value))
-                if text.isprintable() and (text in self.choices or not self.choices):
+                plain = text.isprintable() and text == text.strip() and text not in _NO_TEXT
+                if text in self.choices or (plain and not self.choices):
                     return text
             elif isinstance(value, str | numbers.Real) and not isinstance(value, bool):
                 number = float(value)  # whole numbers too: '1e6' is one
                 exact = kind is float or (number.is_integer() and abs(number) <= 2**53)
+                exact &= not re.match(r"\s*[+-]?0[0-9_]", str(value))  # octal, or the end of 1,024
                 if exact and self.low <= number <= self.high and math.isfinite(number):
                     return kind(number)
         raise FieldError(f"config.{self.name} is {abbreviated(value)}; allowed: {self.allowed}")

@@ -68,6 +68,11 @@ def test_defaults_and_ends_of_ranges_are_allowed_but_nothing_beyond(field):
         ("augmentation.flip", "FALSE", False),
         ("augmentation.flip", 1, True),
         ("dataset.name", "123", "123"),
+        ("dataset.name", "a,b=@%#|{}'日本", "a,b=@%#|{}'日本"),
+        ("batch_size", "\uff11\uff12\uff18", 128),  # full-width digits
+        ("optimizer.learning_rate", "1E-3", 0.001),
+        ("optimizer.learning_rate", ".5", 0.5),
+        ("target.value", "-1e-3", -0.001),
     ],
 )
 def test_fields_take_the_types_of_their_defaults(name, text, value):
@@ -75,6 +80,22 @@ def test_fields_take_the_types_of_their_defaults(name, text, value):
     cli.set_field(config, name, text)
     assert nested(config, name) == value
     assert type(nested(config, name)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("dataset.cache_dir", text) for text in ("None", "null", " ", " x", "x\t", "a\u200bb")),
+        *(("batch_size", text) for text in ("010", "0x20", "32.5", "1,024", "1 0")),
+        *(("echo.factor", text) for text in ("02", "1..2", "1/2", "2e", "\u22122", "nan")),
+        *(("augmentation.flip", text) for text in ("yes", "on", "2", "", "None", "[true]")),
+        ("optimizer.name", "'adamw'"),
+        ("dataset.test_split", "None"),
+    ],
+)
+def test_what_other_tools_would_take_for_something_else_is_refused(name, text):
+    with pytest.raises(cli.InputError, match=f"^config.{name} is "):
+        cli.set_field(mini(), name, text)
 
 
 @pytest.mark.parametrize(
