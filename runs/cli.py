@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import errno
 import functools
+import hashlib
 import importlib.util
 import os
 import pathlib
@@ -27,6 +28,8 @@ from runs.progress import surviving_output, write
 from runs.records import flat, nested
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
+
+OWN_FILES: dict[str, str] = {}  # configuration files outside of it, with the start of their SHA-256
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, signals.PREEMPTED
 EXIT_CODES = {"reached": OK, "exhausted": OK, "diverged": DIVERGED}
@@ -268,6 +271,8 @@ def _imported(path: pathlib.Path) -> types.ModuleType:
     sys.modules[spec.name] = module  # where dataclasses look up postponed annotations
     with errors_of_file(path):
         spec.loader.exec_module(module)
+        if not path.is_relative_to(ROOT):  # where Git knows it
+            OWN_FILES[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     return module
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from echo.threads import usable_cores
 from runs import records
-from runs.cli import ROOT
+from runs.cli import OWN_FILES, ROOT
 from runs.records import flat
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -78,8 +78,11 @@ def note(
 
 @functools.cache  # a process loads its code once; asking Git and the packages takes 50 ms
 def describe() -> dict[str, Any]:
-    """Commit (with '+changes' if the checkout differs from it), package versions, and hardware."""
-    return {"commit": _commit(), "packages": _packages(), "hardware": _hardware()}
+    """Commit (with '+changes' if the checkout differs from it, and the configuration files outside
+    of it), package versions, and hardware."""
+    own = (f"{name}:{digest}" for name, digest in sorted(OWN_FILES.items()))
+    commit = " ".join(filter(None, (_commit(), *own))) or None
+    return {"commit": commit, "packages": _packages(), "hardware": _hardware()}
 
 
 def _commit() -> str | None:

@@ -3,7 +3,7 @@
 import pytest
 
 import train
-from runs import origins, records
+from runs import cli, origins, records
 from tests.helpers.runs import EIGHT_STEPS, mini, preempt, stop_at
 from tests.helpers.small_studies import RecordedProgress
 
@@ -85,3 +85,17 @@ def test_a_resumption_after_the_checkpoint_is_dropped_with_its_steps(tmp_path):
     # it starts over before its first checkpoint: nothing is left of the beginning
     assert note(0, "c", prefetch=2) == [(0, "c", {})]
     assert len(said) == 3
+
+
+def test_a_configuration_file_that_was_edited_is_another_commit(tmp_path):
+    """As the code of its networks may be."""
+    commits = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        file = tmp_path / str(number) / "mine.py"
+        file.write_text(f"from configs.cifar10 import get_config  # {number}")
+        cli.load_module(str(file))
+        commits.append(origins.describe.__wrapped__()["commit"])
+    del cli.OWN_FILES["mine.py"]
+    assert all("mine.py:" in commit for commit in commits)
+    assert commits[0] != commits[1]
