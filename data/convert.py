@@ -26,7 +26,7 @@ from PIL import Image
 
 from configs.base import is_own_data
 from data import paths
-from data.path_data import PathData, Settings, main_split
+from data.path_data import PathData, Settings
 from data.sources import FileSource, RecordError, Source, reason
 from runs import cli
 
@@ -44,8 +44,8 @@ def convert(settings: Settings, target: pathlib.Path) -> dict[str, int]:
         raise cli.InputError(f"{target / '1.0.0'} exists; give another name")
     opened = paths.open_all("", settings)
     names = [split for split in opened.splits if split not in (paths.KEPT, paths.HELD_OUT)]
-    sources = {split: FileSource(split, [opened.splits[split]()]) for split in names}
-    features = _features(opened, sources[main_split(sources)][0])
+    sources = {split: FileSource(split, [opened.open(split)]) for split in names}
+    features = _features(opened, sources[opened.main][0])
     about = f"{opened.info.name}, fingerprint {opened.info.fingerprint}"
 
     class Copy(tfds.core.GeneratorBasedBuilder, skip_registration=True):

@@ -74,11 +74,8 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     note = (
         f"{len(left_out)} files in the folders of {settings.name} are no images, and are left out"
     )
-    splits = {
-        split: functools.cache(functools.partial(_image_files, tree, split, classes, class_of))
-        for split, class_of in of_split.items()
-    }
-    properties, first = image_properties(splits["train"]()), splits["train"]().at(range(_HASHED))
+    records = functools.partial(_image_files, tree, classes, of_split)
+    properties, first = image_properties(records("train")), records("train").at(range(_HASHED))
     # Not all of the content: the run on a file that was damaged resumes when the file is restored.
     used = sorted(name for class_of in of_split.values() for name in class_of)
     contents = [record["image"] for record in first.read(first.order)]
@@ -90,7 +87,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         notes=(note,) * bool(left_out),
         **properties,
     )
-    return PathData(splits, info, classes)
+    return PathData(tuple(of_split), records, info, classes)
 
 
 def _classes(names: Iterable[str], by_split: bool) -> dict[str, dict[str, str]]:
@@ -105,9 +102,10 @@ def _classes(names: Iterable[str], by_split: bool) -> dict[str, dict[str, str]]:
 
 
 def _image_files(
-    tree: Tree, split: str, classes: tuple[str, ...], class_of: dict[str, str]
+    tree: Tree, classes: tuple[str, ...], of_split: dict[str, dict[str, str]], split: str
 ) -> Records:
     """Records {'image': bytes, 'label': int, 'file_name': str} of files with their classes."""
+    class_of = of_split[split]
     check_classes(f"split {split!r} of {tree.root}", classes, class_of.values())
     number = {name: n for n, name in enumerate(classes)}
     names, labels = list(class_of), [number[name] for name in class_of.values()]

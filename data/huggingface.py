@@ -27,7 +27,6 @@ from data.path_data import (
     by_split,
     check_classes,
     image_properties,
-    main_split,
     shuffled_order,
 )
 from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
@@ -100,28 +99,24 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     """
     files, notes = _files(tree)
     digests = {split: tree.fingerprint(names) for split, names in files.items()}
-    tables = {
-        split: functools.cache(functools.partial(_table, tree, names, digests[split], settings))
-        for split, names in files.items()
-    }
-    main = tables[main_split(tables)]()
+    table = functools.cache(lambda split: _table(tree, files[split], digests[split], settings))
+    main = table("train" if "train" in files else next(iter(files)))
     hashed = fingerprint(json.dumps(digests).encode())
     info = DatasetInfo(settings.name, "datasets", hashed, notes=notes)
     if "image" not in main.columns:
-        return PathData({s: lambda t=table: t().records() for s, table in tables.items()}, info)
+        return PathData(tuple(files), lambda split: table(split).records(), info)
     labels = set(range(len(main.classes))) if main.classes else main.labels()
 
     def records(split: str) -> Records:
-        table = tables[split]()
-        _check_same_classes(table.shown, table.classes, main.classes)
-        check_classes(table.shown, labels, table.labels())
-        return table.records()
+        opened = table(split)
+        _check_same_classes(opened.shown, opened.classes, main.classes)
+        check_classes(opened.shown, labels, opened.labels())
+        return opened.records()
 
-    splits = {split: functools.cache(functools.partial(records, split)) for split in tables}
     properties = image_properties(main.records())
     number, has_boxes = max(labels, default=-1) + 1, "objects" in main.columns
     info = dataclasses.replace(info, num_classes=number, has_boxes=has_boxes, **properties)
-    return PathData(splits, info, main.classes)
+    return PathData(tuple(files), records, info, main.classes)
 
 
 def _files(tree: Tree) -> tuple[dict[str, list[str]], tuple[str, ...]]:

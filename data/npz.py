@@ -40,11 +40,8 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"'npz:{settings.path}?image=NAME&label=NAME'"
         )
     classes = np.unique(_labels(shown, arrays, names["train"]["label"]))
-    splits = {
-        split: functools.cache(functools.partial(_rows, shown, arrays, pair, classes))
-        for split, pair in names.items()
-    }
-    (first,) = splits["train"]().read([0])
+    records = functools.cache(functools.partial(_records, shown, arrays, names, classes))
+    (first,) = records("train").read([0])
     info = DatasetInfo(
         name=settings.name,
         version="npz",
@@ -53,7 +50,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         image_shape=first["image"].shape,
         channels=first["image"].shape[-1],
     )
-    return PathData(splits, info)
+    return PathData(tuple(names), records, info)
 
 
 def _names(shown: str, arrays: Sequence[str], given: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -76,7 +73,10 @@ def _labels(shown: str, arrays: Any, name: str) -> np.ndarray:
     return labels.reshape(-1)
 
 
-def _rows(shown: str, arrays: Any, pair: dict[str, str], classes_M: np.ndarray) -> Records:
+def _records(
+    shown: str, arrays: Any, names: dict[str, dict[str, str]], classes_M: np.ndarray, split: str
+) -> Records:
+    pair = names[split]
     labels_N = _labels(shown, arrays, pair["label"])
     check_classes(f"{pair['label']} of {shown}", classes_M.tolist(), labels_N.tolist())
     images = _load(shown, arrays, pair["image"])

@@ -5,7 +5,7 @@ import io
 import re
 import unicodedata
 import urllib.parse
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ class Settings:
     text: str = ""
     cache_dir: str = ""
 
+    @classmethod
+    def of(cls, dataset: Any) -> "Settings":
+        return cls(dataset.name, dataset.text, dataset.cache_dir)
+
     @property
     def kind(self) -> str:
         return self.name.partition(":")[0]
@@ -63,13 +67,20 @@ class PathData:
     """An opened data set.
 
     Attributes:
-        splits: opens the records of each split.
+        splits: the names of its splits.
+        open: the records of a split; may raise SourceError.
         classes: the names of the classes, if they have names.
     """
 
-    splits: Mapping[str, Callable[[], Records]]
+    splits: Sequence[str]
+    open: Callable[[str], Records]
     info: DatasetInfo
     classes: tuple[str, ...] | None = None
+
+    @property
+    def main(self) -> str:
+        """`train`, or the first split of a data set without it."""
+        return "train" if "train" in self.splits else self.splits[0]
 
 
 def split_named(name: str) -> str:
@@ -95,11 +106,6 @@ def _split_and_place(name: str) -> tuple[str, str | None]:
 def canonical_split(folder: str) -> str:
     """A split's name as configurations write it: `validation` for val/, `train` for Training/."""
     return _WORDS.get(folder.lower(), folder)
-
-
-def main_split(splits: Collection[str]) -> str:
-    """`train`, or the first split of a data set without it."""
-    return "train" if "train" in splits else next(iter(splits))
 
 
 def by_split(root: str, names: Sequence[str]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
@@ -144,12 +150,11 @@ def check_classes(shown: str, classes: Collection[Any], found: Collection[Any]) 
         return
     alike = {_spelling(name): name for name in classes}
     hints = [
-        f" ({n!r} is {alike[_spelling(n)]!r} in train)" for n in others if _spelling(n) in alike
+        f", which train calls {alike[key]!r}" for key in map(_spelling, others) if key in alike
     ]
     listed = ", ".join(map(repr, others[:5])) + ", ..." * (len(others) > 5)
     raise SourceError(
-        f"{shown} has classes that train lacks: {listed}{''.join(hints[:1])}; give it the classes "
-        "of train"
+        f"{shown} has classes that train lacks: {listed}{''.join(hints[:1])}; give it the same"
     )
 
 

@@ -18,7 +18,7 @@ import hashlib
 import os
 
 from data import folder, huggingface, npz, storage, text_files
-from data.path_data import FIELDS, PathData, Settings, main_split
+from data.path_data import FIELDS, PathData, Settings
 from data.sources import DatasetInfo, FileSource, Records, Slice, Source, SourceError
 
 # How each kind of configs.base.OWN_DATA is opened, and the fields whose columns its name may give.
@@ -49,7 +49,7 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
 
     data = open_all(data_dir, settings)
     named = {part.partition("[")[0].strip() for part in split.split("+")}
-    records = {name: rows() for name, rows in data.splits.items() if name in named}
+    records = {name: data.open(name) for name in data.splits if name in named}
     lengths = {
         name: tfds.core.SplitInfo(
             name=name, shard_lengths=[len(rows)], num_bytes=0, filename_template=None
@@ -63,7 +63,7 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
     if any(part.rows for part in slices):
         parts = [records[part.split].at(part.rows) for part in slices]
         return FileSource(split, parts, slices), data.info
-    allowed = ", ".join(f"{name} ({len(rows())} records)" for name, rows in data.splits.items())
+    allowed = ", ".join(f"{name} ({len(data.open(name))} records)" for name in data.splits)
     raise SourceError(
         f"data set {settings.name!r} has no records in split {split!r}; allowed: {allowed}, or a "
         "share such as train[:90%]"
@@ -83,40 +83,29 @@ def open_all(data_dir: str, settings: Settings) -> PathData:
 def opened(data_dir: str, settings: Settings) -> tuple[storage.Tree, list[int], PathData]:
     """A data set, its files, and their stamp when it was opened."""
     open_tree, fields = KINDS[settings.kind]
-    columns = settings.columns
-    if not settings.path or ("?" in settings.name and not columns) or set(columns) - set(fields):
+    columns, path = settings.columns, settings.path
+    if not path or ("?" in settings.name and not columns) or set(columns) - set(fields):
         raise SourceError(
             f"config.dataset.name is {settings.name!r}; allowed: {settings.kind}:PATH, or "
             f"{settings.kind}:PATH?FIELD=COLUMN&... with the fields {', '.join(fields) or '(none)'}"
         )
-    tree = storage.tree(location(settings.path, data_dir), settings.cache_dir)
+    if storage.is_url(data_dir) and not storage.is_url(path):
+        path = f"{data_dir.rstrip('/')}/{path}"
+    elif not storage.is_url(path):
+        path = os.path.join(os.path.expanduser(data_dir), os.path.expanduser(path))
+    tree = storage.tree(path, settings.cache_dir)
     stamp, data = tree.stamp(), open_tree(tree, settings)
-    if "validation" in data.splits:
-        return tree, stamp, data
 
     @functools.cache
-    def part(held_out: bool) -> Records:
-        records = data.splits[main_split(data.splits)]()
-        rows = [row for row in records.order if _is_held_out(records.key(row)) == held_out]
-        return dataclasses.replace(records, order=rows)
+    def open_split(split: str) -> Records:
+        if split not in (KEPT, HELD_OUT):
+            return data.open(split)
+        whole, held_out = open_split(data.main), split == HELD_OUT
+        rows = [row for row in whole.order if _is_held_out(whole.key(row)) == held_out]
+        return dataclasses.replace(whole, order=rows)
 
-    more = {KEPT: lambda: part(False), HELD_OUT: lambda: part(True)}
-    return tree, stamp, dataclasses.replace(data, splits={**data.splits, **more})
-
-
-def location(path: str, data_dir: str) -> str:
-    """The path or URL of data whose name gives `path`."""
-    if storage.is_url(path):
-        return path
-    if storage.is_url(data_dir):
-        return f"{data_dir.rstrip('/')}/{path}"
-    return os.path.join(os.path.expanduser(data_dir), os.path.expanduser(path))
-
-
-def directory(name: str, data_dir: str) -> str:
-    """The directory of a data set; that of a file is the one that it is in."""
-    path = location(Settings(name).path, data_dir)
-    return path if os.path.isdir(path) or storage.is_url(path) else os.path.dirname(path) or "."
+    more = () if "validation" in data.splits else (KEPT, HELD_OUT)
+    return tree, stamp, dataclasses.replace(data, splits=(*data.splits, *more), open=open_split)
 
 
 def _is_held_out(key: bytes) -> bool:
@@ -129,16 +118,17 @@ def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, 
     given; raises as `open_source`."""
     data = open_all(data_dir, settings)
     if HELD_OUT not in data.splits:
-        return main_split(data.splits), "validation", ()
-    kept, held_out = (len(data.splits[name]()) for name in (KEPT, HELD_OUT))
+        return data.main, "validation", ()
+    kept, held_out = len(data.open(KEPT)), len(data.open(HELD_OUT))
+    said = f"{settings.name} has no split for validation, "
     if not kept or not held_out:
         raise SourceError(
-            f"{settings.name} has no split for validation, and the hashes of its {kept + held_out} "
-            "records, which are few or alike, divide nothing; give splits, as in config.dataset."
-            "train_split='train[:90%]' and config.dataset.validation_split='train[90%:]'"
+            f"{said}and hashes of its {kept + held_out} records, which are few or alike, divide "
+            "nothing; give splits, as in config.dataset.train_split='train[:90%]' and "
+            "config.dataset.validation_split='train[90%:]'"
         )
     note = (
-        f"{settings.name} has no split for validation, so {held_out} of its {kept + held_out} "
-        "records, chosen by a hash of each, are held out for it"
+        f"{said}so {held_out} of its {kept + held_out} records, chosen by a hash of each, are held "
+        "out for it"
     )
     return KEPT, HELD_OUT, (note,)

@@ -55,8 +55,7 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
             "split, or '' for both, which divides own data"
         )
     if not train and is_own_data(dataset.name):
-        settings = Settings(dataset.name, dataset.text, dataset.cache_dir)
-        train, own, notes = paths.own_splits(dataset.data_dir, settings)
+        train, own, notes = paths.own_splits(dataset.data_dir, Settings.of(dataset))
         validation, notes = validation or own, () if validation else notes
     return train, validation, notes
 

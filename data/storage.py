@@ -62,9 +62,12 @@ class Tree:
         many, written."""
         if is_url(self.root):
             return []
-        names = self.names if len(self.names) <= _MAX_STAMPED else []
-        places = sorted({*names, *map(os.path.dirname, self.names)})
-        return [os.stat(self.path(name)).st_ctime_ns for name in places]
+        places = set() if self.is_file else set(map(os.path.dirname, self.names))
+        places.update(self.names if len(self.names) <= _MAX_STAMPED else [])
+        try:
+            return [os.stat(self.path(name)).st_ctime_ns for name in sorted(places)]
+        except OSError:
+            return [-1]  # one is gone
 
     def read(self, names: Sequence[str]) -> list[bytes]:
         """The content of files; those in a bucket are fetched concurrently."""
@@ -101,11 +104,7 @@ class Tree:
         """The directory of what is kept of these files; raises SourceError for those in a bucket
         without a `cache_dir`."""
         if not is_url(self.root):
-            return (
-                cli.expanded(self.cache_dir)
-                if self.cache_dir
-                else pathlib.Path(self.root, ".cache")
-            )
+            return cli.expanded(self.cache_dir or f"{self.root}/.cache")
         if not self.cache_dir:
             raise SourceError(
                 f"the files of {self.root} are copied before they are read; give a directory for "

@@ -11,7 +11,6 @@ A single file of another suffix is text, too, unless it is a table or binary.
 
 import array
 import codecs
-import functools
 import itertools
 import json
 import os
@@ -48,12 +47,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             " first, by pandas.DataFrame.to_json(FILE, orient='records', lines=True)"
         )
     files_of, notes = by_split(tree.root, names)
-    splits = {
-        split: functools.cache(functools.partial(_records, tree, files, settings))
-        for split, files in files_of.items()
-    }
     info = DatasetInfo(settings.name, "text", tree.fingerprint(names), notes=notes)
-    return PathData(splits, info)
+    records = lambda split: _records(tree, files_of[split], settings)  # noqa: E731
+    return PathData(tuple(files_of), records, info)
 
 
 def _records(tree: Tree, names: list[str], settings: Settings) -> Records:

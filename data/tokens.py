@@ -27,6 +27,7 @@ import sentencepiece
 
 from configs.base import is_own_data
 from data import packaged, paths, tfds, vocabulary
+from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.storage import cached
 from data.vocabulary import BEGIN, END, Vocabulary
@@ -186,10 +187,8 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
     if dataset.name in packaged.TEXTS:
         return None
     if is_own_data(dataset.name):
-        directory = paths.directory(dataset.name, dataset.data_dir)
-    else:
-        directory = tfds.builder(dataset.name, dataset.data_dir).data_path
-    return pathlib.Path(directory, ".cache")
+        return paths.opened(dataset.data_dir, Settings.of(dataset))[0].cache()
+    return pathlib.Path(tfds.builder(dataset.name, dataset.data_dir).data_path, ".cache")
 
 
 def _note(counts_N: np.ndarray, name: str, split: str) -> str:

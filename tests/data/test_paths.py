@@ -219,11 +219,11 @@ def test_classes_and_splits_are_those_of_the_folders(places, classes, expected, 
     assert opened.classes == tuple(classes.split())
     assert opened.info.num_classes == len(opened.classes)
     found = {
-        split: {r["file_name"]: r["label"] for r in rows().read(rows().order)}
-        for split, rows in opened.splits.items()
-        if split not in (paths.KEPT, paths.HELD_OUT)
+        split: {r["file_name"]: r["label"] for r in opened.open(split).read(range(len(places)))}
+        for split, places in expected.items()
     }
     assert found == expected
+    assert {*opened.splits} - {paths.KEPT, paths.HELD_OUT} == set(expected)
 
 
 def test_files_that_are_left_out_are_counted_in_a_note(tmp_path):
