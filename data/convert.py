@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled dur
     signals.install(signals.end_at_once)
 
 import io
+import os
 import pathlib
 import re
 import sys
@@ -43,6 +44,8 @@ def convert(settings: Settings, target: pathlib.Path) -> dict[str, int]:
     if (target / "1.0.0").exists():
         raise cli.InputError(f"{target / '1.0.0'} exists; give another name")
     opened = paths.open_all("", settings)
+    if strange := [name for name in opened.classes or () if not name.isprintable()]:
+        raise cli.InputError(f"TFDS stores no class named {strange[0]!r}; rename it")
     names = [split for split in opened.splits if split not in (paths.KEPT, paths.HELD_OUT)]
     sources = {split: FileSource(split, [opened.open(split)]) for split in names}
     features = _features(opened, sources[opened.main][0])
@@ -105,6 +108,8 @@ def _examples(source: Source, features: Any) -> Iterator[tuple[int, dict[str, An
                     file, "PNG"
                 )
                 record = record | {"image": file.getvalue()}
+            if "file_name" in record:  # which need not be UTF-8
+                record = record | {"file_name": os.fsencode(record["file_name"])}
             features.encode_example(record)
         except Exception as error:  # features raise many types, and quote the record
             raise RecordError(

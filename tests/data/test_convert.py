@@ -1,5 +1,7 @@
 """`python -m data.convert`: data by path as TFDS array_record, the same record for record."""
 
+import os
+
 import jax
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,9 @@ def converted(source, directory, *flags):
 @pytest.mark.parametrize("kind", ["folder", "npz"])
 def test_training_on_the_copy_takes_the_same_batches(kind, tmp_path):
     if kind == "folder":
-        name = f"folder:{path_data.write_folder(tmp_path / 'own', {'': range(60)})}"
+        own = path_data.write_folder(tmp_path / "own", {"": range(60)})
+        (own / "cat" / "0.png").rename(own / "cat" / os.fsdecode(b"\xff.png"))
+        name = f"folder:{own}"
     else:
         arrays = {"image": path_data.pixels(range(60)), "label": np.arange(60) % 3}
         name = f"npz:{path_data.write_npz(tmp_path / 'own.npz', **arrays)}"
@@ -75,6 +79,7 @@ def test_text_is_copied_by_line_or_by_file(text, tmp_path):
         (["folder:{}/own", "s3://bucket/tfds"], "s3://bucket/tfds"),
         (["folder:{}/own", "{}/taken"], "taken"),
         (["folder:{}/pointer", "{}/tfds/x"], "record 66 of split 'train'"),
+        (["folder:{}/odd", "{}/tfds/x"], r"a\nb"),
         (["folder:{}/own"], "DIR"),
     ],
 )
@@ -82,6 +87,8 @@ def test_wrong_arguments_are_one_sentence_and_leave_no_copy(arguments, names, tm
     path_data.write_folder(tmp_path / "own", {"": range(6)})
     pointer = path_data.write_folder(tmp_path / "pointer", {"": range(70)}) / "dog" / "22.png"
     pointer.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    odd = path_data.write_folder(tmp_path / "odd", {"": range(6)})
+    (odd / "cat").rename(odd / "a\nb")
     tfds_data.write_text(tmp_path, "taken", {"train": [b"a"]})
     words = [word.format(tmp_path) for word in arguments]
     assert cli.guarded(convert.main, words) == cli.WRONG_INPUT
