@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from runs import records
 from runs.cli import InputError
-from runs.study import Study
+from runs.study import MAY_CHANGE, Study
 
 TRIALS, CURVES = "trials.parquet", "curves.parquet"
 POINTS = 60  # evaluations kept of a trial, besides those that its scores depend on
@@ -74,8 +74,13 @@ def read(file: str | os.PathLike, study: str = "") -> tuple[Study, pd.DataFrame]
 
 
 def curves(file: pathlib.Path, study: str) -> pd.DataFrame:
-    """The evaluations of the trials of a study, by trial; raises InputError."""
-    own = _groups(file.with_name(CURVES))[study]
+    """The evaluations of the trials of a study, by trial; none if they were not published. Raises
+    InputError."""
+    file = file.with_name(CURVES)
+    if not file.exists():
+        raise InputError(f"no such file: {file}; restore it, it belongs to {TRIALS}")
+    groups = _groups(file)
+    own = groups.get(study, next(iter(groups.values()))[:0])
     kept = ["step", "fresh_examples"] if own["step"].notna().all() else ["fresh_examples"]
     return own.astype(dict.fromkeys((*kept, "search", "trial"), "int64"))
 
@@ -97,9 +102,18 @@ def pack(
         study: the name under which it can be read.
 
     Raises:
-        InputError: the files there are damaged, or cannot be written.
+        InputError: the files there are damaged, or cannot be written, or the name is another
+            study's.
     """
     record = {key: value for key, value in plan.record.items() if key != "schema_version"}
+    known = _groups(directory / TRIALS).get(study)
+    if known is not None and _identity(json.loads(known["plan"].iloc[0] or "{}")) != _identity(
+        record
+    ):
+        raise InputError(
+            f"--study is {study!r}, which {directory / TRIALS} has of another study; give another "
+            "name"
+        )
     trials = trials.drop(columns=[name for name in OF_PLAN if name in trials])
     trials = trials.reset_index(drop=True).assign(plan=None)
     trials.loc[0, "plan"] = json.dumps(record)
@@ -107,6 +121,12 @@ def pack(
     thinned = [_thinned(own, plan.target) for _, own in points.groupby(_KEY, sort=False)]
     _add(directory / TRIALS, study, trials)
     _add(directory / CURVES, study, pd.concat(thinned))
+
+
+def _identity(plan: dict[str, Any]) -> dict[str, Any]:
+    """What a study cannot change when it grows, as it was written."""
+    changing = (*MAY_CHANGE, *records.ORIGIN, "study")
+    return json.loads(json.dumps({k: v for k, v in plan.items() if k not in changing}))
 
 
 def _thinned(curve: pd.DataFrame, target: records.Target) -> pd.DataFrame:

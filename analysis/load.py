@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
@@ -104,6 +105,10 @@ def read(directories: Paths, target: float | None = None, study: str = "") -> Lo
         )
     if alone and archive.is_published(alone[0]):
         return _published(alone[0], study, target)
+    if study:
+        raise InputError(
+            f"--study is {study!r}, but {roots[0]} is no {archive.TRIALS}; leave it out"
+        )
     for root in roots:
         if not root.is_dir():
             raise InputError(f"no such directory: {root}; give that of a study or of single runs")
@@ -125,7 +130,10 @@ def _published(file: pathlib.Path, name: str, target: float | None) -> LoadedStu
     at = at_target(study, target).target
     if at == study.target:
         return loaded
-    return judged_at(loaded, curves(loaded.trials, at.metric), at.value)
+    points = curves(loaded.trials, at.metric)
+    if points.empty:
+        raise InputError(f"--target needs curves, which {archive.CURVES} does not have of {name}")
+    return judged_at(loaded, points, at.value)
 
 
 def at_target(study: Study, value: float | None) -> Study:
@@ -155,6 +163,8 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     kept = ["condition", "label", "insertion", "factor", "search", "trial"]
     if len(trials) and (place := archive.place(trials["path"].iloc[0])):
         points = archive.curves(*place)[[*_PLACE, "step", "fresh_examples", "value"]]
+        if len(points):
+            _check_best(points, trials, *place)
         points = trials[kept].merge(points, on=_PLACE, sort=False)
         points.insert(len(points.columns) - 1, "train_seconds", math.nan)
         return points
@@ -170,6 +180,24 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     types = dict.fromkeys(columns, float) | dict.fromkeys(columns[1:3], int) | {"row": int}
     frame = pd.DataFrame(points, columns=columns).astype(types)
     return trials[kept].loc[frame.pop("row")].reset_index(drop=True).join(frame)
+
+
+def _check_best(points: pd.DataFrame, trials: pd.DataFrame, file: pathlib.Path, study: str) -> None:
+    """Checks that published evaluations have the best one of each trial; raises InputError."""
+    best = trials.dropna(subset="best_fresh_examples").astype({"best_fresh_examples": int})
+    best = best[[*_PLACE, "best_fresh_examples", "best_value"]]
+    found = best.merge(
+        points,
+        left_on=[*_PLACE, "best_fresh_examples"],
+        right_on=[*_PLACE, "fresh_examples"],
+        how="left",
+    )
+    # published values may be rounded, and a run that drains its buffer reads nothing
+    same = np.isclose(found["value"], found["best_value"], rtol=1e-6, atol=0)
+    if len(found[same].drop_duplicates(_PLACE)) < len(best):
+        raise InputError(
+            f"{archive.CURVES} beside {file} is of other trials of {study}; restore both"
+        )
 
 
 def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> LoadedStudy:
@@ -251,6 +279,8 @@ def _runs(
 
 
 def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
+    if study := next(root.rglob(records.STUDY), None):
+        raise InputError(f"{root} contains the study {study.parent}; give that directory alone")
     configs = [(path, path.relative_to(root).parts) for path in root.rglob(records.CONFIG)]
     ignored = {records.CHECKPOINTS, records.DAMAGED}
     return [path.parent for path, parts in configs if not ignored & set(parts)]

@@ -16,10 +16,12 @@ from analysis import caveats, figures, scores, tables, uncertainty
 from analysis.figures import style
 from analysis.load import LoadedStudy
 from runs import records
+from runs.cli import InputError
 from runs.progress import several
 from runs.records import flat
 from runs.study import SECONDS, Study, is_number
 
+_REPORT, _MADE = "report.md", "Made by `python -m analysis` from the records."
 _DPI = 200  # of the PNG files; the PDF of each is for print
 # Without dates in them, the same records give the same files.
 FORMATS: Mapping[str, Mapping[str, Any]] = {
@@ -36,22 +38,31 @@ def write(
 
     Paths in these files are relative to `root` (default: `out`), so that they stay valid if the
     analyzed directory is moved.
+
+    Raises:
+        InputError: `out` has a file of one of these names that is not a report's.
     """
     out, study = pathlib.Path(out), loaded.study
     out.mkdir(parents=True, exist_ok=True)
+    page = out / _REPORT
+    earlier = page.is_file() and _MADE in page.read_text(errors="replace")
+    for name in () if earlier else (_REPORT, "scores.csv", "paired.csv", "trials.csv"):
+        if os.path.lexists(out / name):
+            raise InputError(f"{out / name} exists and is not a report's; give another --out")
     root = root or out
     conditions = scores.condition_scores(loaded.trials, study)
     effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
     paths = (os.fsencode(os.path.relpath(path, root)) for path in loaded.trials["path"])
     trials = loaded.trials.assign(path=[path.decode(errors="backslashreplace") for path in paths])
     frames = {"scores.csv": conditions, "paired.csv": effects, "trials.csv": trials}
-    files = {name: frame.to_csv(index=False).encode() for name, frame in frames.items()}
+    tables_written = {name: frame.to_csv(index=False).encode() for name, frame in frames.items()}
     drawn = figures.of_study(loaded)
+    page = _page(loaded, conditions, effects, root, list(drawn))
+    files = {_REPORT: page.encode(), **tables_written}  # the page first, which marks a report
     for name, figure in drawn.items():
         for suffix, options in FORMATS.items():
             files[f"{name}.{suffix}"] = style.rendered(figure, suffix, **options)
             figure.set_layout_engine("none")  # the first format lays out for all
-    files["report.md"] = _page(loaded, conditions, effects, root, list(drawn)).encode()
     for name, content in files.items():
         records.write_bytes(out / name, content)
     return list(drawn)
@@ -90,16 +101,15 @@ def _page(
 
 def _summary(effects: pd.DataFrame, study: Study) -> str:
     """What the matched seeds say."""
-    made = "Made by `python -m analysis` from the records."
     if effects.empty:
-        return made
+        return _MADE
     found = effects["verdict"].value_counts()
     counts = ", ".join(
         f"{verdict} in {found.get(verdict, 0)}"
         for verdict in (*uncertainty.verdicts(study), "undecided")
     )
     compared = several(len(effects), "condition")
-    return f"With matched seeds, {compared} against the baseline: {counts}. {made}"
+    return f"With matched seeds, {compared} against the baseline: {counts}. {_MADE}"
 
 
 def _score_definition(study: Study) -> str:

@@ -9,6 +9,7 @@ from analysis.figures.style import (
     QUIET,
     WIDTH,
     format_ticks,
+    in_legend,
     legend_below,
     line_styles,
     say_if_nothing_reached,
@@ -47,7 +48,7 @@ def best_trial_curves(
     styles = line_styles([line["insertion"].iloc[0] for line in lines])
     for line, style in zip(lines, styles, strict=True):
         x, y = line[against], line["value"]
-        label = unbroken(line["label"].iloc[0])
+        label = in_legend(unbroken(line["label"].iloc[0]))
         if study.scores_values:
             label += f": {value_text(y.iloc[-1])}"
         elif study.target.reached(y.iloc[-1]):

@@ -16,6 +16,7 @@ from analysis.figures.style import (
     QUIET,
     WIDTH,
     format_ticks,
+    in_legend,
     legend_below,
     line_styles,
     say_if_nothing_reached,
@@ -144,6 +145,7 @@ def by_setting(
         _draw_ideals(axes, table, measure, positions)
     if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
         level, label = (table.at[setting.reference, c] for c in (f"{measure}_low", "label"))
+        label = in_legend(label)
         axes.axhline(level, color=COLORS["none"], lw=1.0, ls=DOTTED, zorder=0, label=label)
     if measure != "best_value":
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)

@@ -63,6 +63,30 @@ def test_thinned_curves_keep_what_scores_depend_on(tmp_path, number):
             assert np.diff(around) == [10]
 
 
+def test_files_of_different_times_and_names_of_other_studies_are_refused(tmp_path, capsys):
+    values = {("baseline", 0, 0): [0.5, 0.95]}
+    one, other = (
+        write_study(tmp_path / name, [BASELINE], values, resolved_config={"batch_size": size})
+        for name, size in (("one", 10), ("other", 20))
+    )
+    pack = f"--pack={tmp_path}"
+    assert run_analysis(one, pack, "--study=s") == 0
+    trials, curves = (tmp_path / name for name in (archive.TRIALS, archive.CURVES))
+    before = trials.read_bytes(), curves.read_bytes()
+    assert run_analysis(other, pack, "--study=s") == 2
+    assert "'s'" in capsys.readouterr().err
+    assert (trials.read_bytes(), curves.read_bytes()) == before
+    shutil.rmtree(one)  # the same study with another result
+    write_study(one, [BASELINE], {("baseline", 0, 0): [0.5, 0.96]})
+    assert run_analysis(one, pack, "--study=s") == 0
+    curves.write_bytes(before[1])
+    for left in (True, False):
+        if not left:
+            curves.unlink()
+        assert run_analysis(trials, f"--out={tmp_path / 'out'}") == 2
+        assert archive.CURVES in capsys.readouterr().err
+
+
 def planted(file, column, change):
     """The file with one number changed, its metadata kept."""
     table = pq.read_table(file)
@@ -114,6 +138,7 @@ def test_damaged_files_are_refused(tmp_path):
         ([RESULTS / archive.TRIALS, "--study=grid/nothing"], "grid/nothing"),
         ([RESULTS / archive.TRIALS, "--study=convex/further"], "plan"),
         ([RESULTS / archive.TRIALS, RESULTS / archive.TRIALS], archive.TRIALS),
+        ([RESULTS / archive.TRIALS, "--study=further/quality", "--target=0.5"], archive.CURVES),
         (["{tmp}/" + archive.TRIALS], archive.TRIALS),
         (["{tmp}", "--pack={tmp}"], "{tmp}"),
         (["{tmp}", "--pack={tmp}", "--target=1"], "--pack"),

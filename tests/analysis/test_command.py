@@ -112,6 +112,9 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/broken",), "{tmp}/broken/study.json"),
         (("{tmp}/empty",), "{tmp}/empty"),
         (("{tmp}/study", "--target=90"), "accuracy"),
+        (("{tmp}/study", "--study=other"), "--study"),
+        (("{tmp}/study/..",), "{tmp}/study"),
+        (("{tmp}/study", "--out={tmp}/other"), "{tmp}/other/trials.csv"),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, named):
@@ -121,12 +124,14 @@ def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, named):
         for name in ("other", "broken"):
             (tmp_path / name).mkdir()
         (tmp_path / "broken" / "study.json").write_text("{")
+        (tmp_path / "other" / "trials.csv").write_text("mine")
     assert run_analysis(*(word.format(tmp=tmp_path) for word in arguments)) == 2
     printed = capsys.readouterr()
     assert named.format(tmp=tmp_path) in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert not [*tmp_path.rglob("report")]
+    assert all(path.read_text() == "mine" for path in tmp_path.rglob("trials.csv"))
 
 
 EVIL = "<img src=http://evil/a> ![x](http://evil/b) [x](http://evil/c) "
