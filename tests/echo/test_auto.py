@@ -7,6 +7,8 @@ that follows from decisions is tested with such decisions, too.
 import collections
 import itertools
 import json
+import threading
+import time
 
 import grain
 import numpy as np
@@ -18,6 +20,7 @@ import echo
 from echo import readers
 from echo.auto import AutoOrder, Repeats
 from tests.helpers.echo_parents import KINDS, PlanApplier, parent_of
+from tests.helpers.runs import HANGS
 
 # With this short read-ahead each chunk is one item, ready as soon as it has arrived.
 READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -333,6 +336,30 @@ def test_an_error_of_the_parent_is_raised_although_repeats_are_left(sequential):
     broken[0] = False
     iterator.set_state(state)
     assert next(iterator).index.tolist() == [4, 5, 6, 7]
+    iterator.close()
+
+
+def test_restoring_waits_for_the_item_that_is_being_read():
+    reading, held = threading.Event(), threading.Event()
+
+    def read(index):
+        if index == 6 and not reading.is_set():
+            reading.set()
+            held.wait(HANGS)
+        return {"i": np.int64(index)}
+
+    parent = grain.MapDataset.range(40).map(read).to_iter_dataset(grain.ReadOptions(0, 0))
+    iterator = iter(stage(parent, decisions=[4] * 9))
+    state = iterator.get_state()
+    next(iterator)
+    reading.wait(HANGS)
+    threading.Timer(0.1, held.set).start()
+    iterator.set_state(state)
+    numbers = []
+    for batch in iterator:  # which would be read on while that item still is
+        numbers += batch.item["i"].tolist()
+        time.sleep(0.03)
+    assert numbers == list(range(36))
     iterator.close()
 
 
