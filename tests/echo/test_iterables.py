@@ -293,6 +293,8 @@ def test_an_iterable_whose_state_dict_fails_is_one_without_state():
     resumed.load_state_dict(json.loads(json.dumps(echoed.state_dict())))
     rest = [item["y"] for item in resumed]
     assert head + rest == [item["y"] for item in echo_iterable(Loader(100), 2, 10)]
+    echoed.load_state_dict(echoed.state_dict())  # also over what has been read
+    assert [item["y"] for item in echoed] == rest
 
 
 @pytest.mark.parametrize(
