@@ -12,11 +12,11 @@ import sys
 import threading
 
 import train
-from data import throttle
+from data import sources, throttle
 from runs import cli
 
 
-class LateSource:
+class LateSource(sources.Source):
     """A source that provides at most `examples` examples until `arrived` is set."""
 
     def __init__(self, source, examples, arrived):

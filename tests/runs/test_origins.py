@@ -3,6 +3,7 @@
 import pytest
 
 import train
+from configs import base
 from runs import cli, origins, records
 from tests.helpers.runs import EIGHT_STEPS, mini, preempt, stop_at
 from tests.helpers.small_studies import RecordedProgress
@@ -31,30 +32,6 @@ def test_config_json_lists_what_a_run_resumes_with(tmp_path, monkeypatch):
     assert record == began
 
 
-@pytest.mark.parametrize(
-    ("fields", "other", "rounds"),
-    [
-        ({"mesh__data": 1}, lambda here: {}, True),
-        # of which mesh.data=0 uses all
-        ({}, lambda here: {"hardware": here["hardware"] | {"devices": 8}}, True),
-        ({}, lambda here: {"packages": here["packages"] | {"jax": "0"}}, True),
-        ({}, lambda here: {"hardware": here["hardware"] | {"system": "another"}}, False),
-        ({"prefetch": 0, "log_every_steps": 1}, lambda here: {}, False),
-        ({}, lambda here: {"commit": "another"}, False),
-    ],
-)
-def test_the_sentence_says_whether_the_rest_agrees_to_rounding_only(
-    fields, other, rounds, tmp_path, monkeypatch
-):
-    preempt(CONFIG, tmp_path, 3)
-    here, said = origins.describe(), RecordedProgress()
-    monkeypatch.setattr(origins, "describe", lambda: here | other(here))
-    train.train(mini(**EIGHT_STEPS | fields), tmp_path, said)
-    (line,) = said.lines
-    says = "; the rest may agree with an uninterrupted run to rounding only"
-    assert line.endswith(says) == rounds
-
-
 def test_a_run_that_resumes_as_before_says_nothing_and_changes_no_record(tmp_path):
     said = RecordedProgress()
     train.train(CONFIG, tmp_path, said, on_step=stop_at(3))
@@ -64,17 +41,42 @@ def test_a_run_that_resumes_as_before_says_nothing_and_changes_no_record(tmp_pat
     assert not said.lines
 
 
+def resumed(workdir, step, say, **changes):
+    """(step, commit, fields) of each entry of a run that begins, or resumes, with changes."""
+    record = {"commit": "a", "packages": {"jax": "1"}, "hardware": {"devices": 1}, "config": {}}
+    record |= changes
+    if not (workdir / records.CONFIG).exists():
+        records.write_json(workdir / records.CONFIG, record)
+    origins.note(workdir, record, step, base.CHANGE_ROUNDING, say)
+    entries = origins.of_run(recorded(workdir))
+    return [(entry["step"], entry["commit"], entry["fields"]) for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds"),
+    [
+        ({"config": {"mesh": {"data": 1}}}, True),
+        ({"hardware": {"devices": 8}}, True),  # of which mesh.data=0 uses all
+        ({"packages": {"jax": "0"}}, True),
+        ({"hardware": {"devices": 1, "system": "another"}}, False),
+        ({"config": {"prefetch": 0}}, False),
+        ({"commit": "another"}, False),
+    ],
+)
+def test_the_sentence_says_whether_the_rest_agrees_to_rounding_only(changes, rounds, tmp_path):
+    said = []
+    resumed(tmp_path, 0, said.append)
+    assert not said
+    resumed(tmp_path, 3, said.append, **changes)
+    assert [("rounding" in line) for line in said] == [rounds]
+
+
 def test_a_resumption_after_the_checkpoint_is_dropped_with_its_steps(tmp_path):
     """A process that is killed leaves its entry, and the run resumes from an earlier step."""
     said = []
 
     def note(step, commit, **config):
-        record = {"commit": commit, "packages": {}, "hardware": {}, "config": config}
-        if not (tmp_path / records.CONFIG).exists():
-            records.write_json(tmp_path / records.CONFIG, record)
-        origins.note(tmp_path, record, step, (), said.append)
-        entries = origins.of_run(recorded(tmp_path))
-        return [(entry["step"], entry["commit"], entry["fields"]) for entry in entries]
+        return resumed(tmp_path, step, said.append, commit=commit, config=config)
 
     assert note(0, "a", prefetch=2) == [(0, "a", {})]
     assert note(20, "b", prefetch=2) == [(0, "a", {}), (20, "b", {})]

@@ -10,6 +10,7 @@ import pytest
 
 import train
 import workloads
+from data.sources import Source
 from data.splits import open_data
 from pipeline import accounting, build, streams
 from pipeline.evaluation import evaluation_batches
@@ -93,7 +94,7 @@ def test_two_halves_of_the_streams_give_the_whole_batches(insertion, buffer, bud
         iterator.close()
 
 
-class Late:
+class Late(Source):
     """Most of the second half's records come after ten batches that it made without them.
 
     The first ones come at once, and are more than one of its streams reads ahead: a stream without
