@@ -184,27 +184,31 @@ def _by_pillow(data: bytes, channels: int) -> np.ndarray:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             image.verify()  # the checksums of a PNG
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            kind = f"a {image.format} image of mode {image.mode}"
-            supported = image.mode in _MODES or _has_16_bits(image)
-            if image.format == "TIFF" and image.info["compression"] not in _TIFF_COMPRESSIONS:
-                kind, supported = f"{kind} and compression {image.info['compression']}", False
-            if supported:
-                if image.mode not in _MODES:
-                    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-                pixels = np.asarray(image.convert({1: "L", 3: "RGB"}[channels]))
-                return pixels.reshape(*pixels.shape[:2], channels)
+            kind, readable = f"a {image.format} image of mode {image.mode}", _is_readable(image)
+            image.info.pop("transparency", None)
+            if readable and image.mode not in _MODES:
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            pixels = np.asarray(image.convert({1: "L", 3: "RGB"}[channels])) if readable else None
     except Exception as error:
         raise DecodeError(_unreadable(data)) from error
-    raise DecodeError(f"{kind}, which is not supported; convert it to PNG")
+    if pixels is None:
+        raise DecodeError(f"{kind} whose encoding is not supported; convert it to PNG")
+    return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def _has_16_bits(image: Any) -> bool:
-    """Whether gray levels are 0 to 65,535, black to white."""
-    if image.format == "PPM":
-        return image.mode == "I"  # scaled by Pillow, whatever the file's largest level is
-    if image.format == "TIFF" and (image.tag_v2[258], image.tag_v2[262]) != ((16,), 1):
-        return False  # fewer bits, or white to black
-    return image.mode.startswith("I;16")
+def _is_readable(image: Any) -> bool:
+    """Whether Pillow reads all that the file says, with levels from black to white of 8 or 16
+    bits."""
+    if image.format == "TIFF":
+        bits, photometric, orientation, sample_format = map(image.tag_v2.get, (258, 262, 274, 339))
+        if set(sample_format or (1,)) != {1} or orientation not in (None, 1):
+            return False  # signed or floating point, or rotated
+        if image.info["compression"] not in _TIFF_COMPRESSIONS:
+            return False
+        if image.mode.startswith("I;16"):  # not fewer bits, and not from white to black
+            return (bits, photometric) == ((16,), 1)
+    # Pillow scales a PNM to 16 bits, whatever its largest level is.
+    return image.mode in (*_MODES, "I" if image.format == "PPM" else "I;16")
 
 
 def _unreadable(data: bytes) -> str:

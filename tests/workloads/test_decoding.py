@@ -173,6 +173,8 @@ BAD = {
     "32 bits, integers": saved(Image.fromarray(RAMP.astype(np.int32)), "TIFF"),
     "CIELAB": encoded("LAB", "TIFF"),
     "white is 0 in 16 bits": saved(Image.fromarray(RAMP), "TIFF", tiffinfo={262: 0}),
+    "signed": encoded("L", "TIFF", **SMALL, tiffinfo={339: 2}),
+    "rotated TIFF": encoded("RGB", "TIFF", **SMALL, tiffinfo={274: 6}),
     "JPEG in a TIFF": encoded("RGB", "TIFF", compression="jpeg"),
     "another format": encoded("RGB", "ICO"),
 }
