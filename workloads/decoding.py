@@ -8,8 +8,6 @@ on one core, best of three, for 254 JPEGs of about 640x480 pixels and 166 kB: si
 
 import contextlib
 import io
-import re
-import warnings
 from typing import Any
 
 import cv2
@@ -30,10 +28,6 @@ _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 
 # Reductions for which libjpeg-turbo has vector code; others are slower than no reduction.
 _FACTORS = (8, 4, 2)
-
-# Every decoder skips bytes between two segments of a JPEG, which many cameras and websites write.
-# Other damage that libjpeg recovers from loses pixels.
-_HARMLESS = re.compile(r"extraneous bytes before marker")
 
 # Decoders allocate the size that a header claims; Pillow opens no larger images (512 MiB in color).
 MAX_PIXELS = 178_956_970
@@ -173,10 +167,12 @@ def _jpeg(data: bytes, colorspace: str, **smallest: Any) -> np.ndarray:
     try:
         return simplejpeg.decode_jpeg(data, colorspace, **smallest)
     except ValueError as error:
-        if not _HARMLESS.search(str(error)):
-            raise DecodeError(f"damaged JPEG: {error}") from error
-        warnings.warn(f"JPEG decoded despite an error: {error}", RuntimeWarning, stacklevel=2)
-        return simplejpeg.decode_jpeg(data, colorspace, strict=False, **smallest)
+        # Cameras write zeros before the marker of the end. Other extraneous bytes are what libjpeg
+        # could not decode after a damaged one: the pixels from there on are wrong.
+        segments, end, _ = data.rpartition(b"\xff\xd9")
+        with contextlib.suppress(ValueError):
+            return simplejpeg.decode_jpeg(segments.rstrip(b"\0") + end, colorspace, **smallest)
+        raise DecodeError(f"damaged JPEG: {error}") from error
 
 
 def _by_pillow(data: bytes, channels: int) -> np.ndarray:

@@ -161,6 +161,8 @@ HALF = len(JPEG) // 2
 BAD = {
     "truncated": JPEG[:HALF],
     "without its end": JPEG[:-2],
+    "extraneous bytes": JPEG[:-2] + b"abc" + JPEG[-2:],
+    "a byte that is wrong": JPEG[:HALF] + bytes([JPEG[HALF] ^ 85]) + JPEG[HALF + 1 :],
     "overwritten": JPEG[:HALF] + b"\xff\xda" * 50 + JPEG[HALF + 100 :],
     "header only": JPEG[:20],
     "truncated CMYK": encoded("CMYK")[:HALF],
@@ -231,10 +233,8 @@ def test_an_image_with_too_many_pixels_is_refused_by_its_header(file_format):
             decode(claims)
 
 
-def test_junk_between_segments_is_skipped_with_a_warning():
-    junk = JPEG[:-2] + b"\0\0\0" + JPEG[-2:]
-    with pytest.warns(RuntimeWarning):
-        pixels = decoding.decode(junk, 3)
+def test_zeros_before_the_end_of_a_jpeg_are_no_damage():
+    pixels = decoding.decode(JPEG[:-2] + b"\0\0\0" + JPEG[-2:], 3)
     np.testing.assert_array_equal(pixels, decoding.decode(JPEG, 3))
 
 
