@@ -27,8 +27,9 @@ from PIL import Image
 
 from configs.base import is_own_data
 from data import paths
+from data.file_source import FileSource
 from data.path_data import PathData, Settings
-from data.sources import FileSource, RecordError, Source, reason
+from data.sources import RecordError, Source, reason
 from runs import cli
 
 

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from data.file_source import Records
 from data.path_data import (
     SPLITS,
     PathData,
@@ -23,7 +24,7 @@ from data.path_data import (
     shuffled_order,
     split_named,
 )
-from data.sources import DatasetInfo, Records, SourceError, fingerprint
+from data.sources import DatasetInfo, SourceError, fingerprint
 from data.storage import Tree, encoded
 
 _HASHED = 16  # images whose content is a part of the fingerprint

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from data.file_source import Records
 from data.path_data import (
     FIELDS,
     PathData,
@@ -29,7 +30,7 @@ from data.path_data import (
     image_properties,
     shuffled_order,
 )
-from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
+from data.sources import DatasetInfo, SourceError, fingerprint, reason
 from data.storage import Tree
 
 

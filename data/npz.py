@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from data.file_source import Records
 from data.path_data import PathData, Settings, check_classes, check_one, shuffled_order, split_named
-from data.sources import DatasetInfo, Records, SourceError, reason
+from data.sources import DatasetInfo, SourceError, reason
 from data.storage import Tree
 
 _WORDS = {"image": ("image", "images", "x"), "label": ("label", "labels", "y")}

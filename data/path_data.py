@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from data.sources import DatasetInfo, FileSource, RecordError, Records, SourceError, reason
+from data.file_source import FileSource, Records
+from data.sources import DatasetInfo, RecordError, SourceError, reason
 
 # Images whose headers are read to find out whether all have one size.
 _SAMPLE = 64

@@ -18,8 +18,9 @@ import hashlib
 import os
 
 from data import folder, huggingface, npz, storage, text_files
+from data.file_source import FileSource, Records, Slice
 from data.path_data import FIELDS, PathData, Settings
-from data.sources import DatasetInfo, FileSource, Records, Slice, Source, SourceError
+from data.sources import DatasetInfo, Source, SourceError
 
 # How each kind of configs.base.OWN_DATA is opened, and the fields whose columns its name may give.
 KINDS = {

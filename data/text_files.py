@@ -18,8 +18,9 @@ import pathlib
 import re
 from collections.abc import Sequence
 
+from data.file_source import Records, locate
 from data.path_data import PathData, Settings, by_split
-from data.sources import DatasetInfo, Records, SourceError, locate
+from data.sources import DatasetInfo, SourceError
 from data.storage import Tree, encoded
 
 _JSON_LINES = (".jsonl", ".ndjson")

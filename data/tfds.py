@@ -6,17 +6,8 @@ import re
 from typing import Any
 
 from data import storage
-from data.sources import (
-    DatasetInfo,
-    FileSource,
-    Records,
-    Slice,
-    Source,
-    SourceError,
-    fingerprint,
-    locate,
-    reason,
-)
+from data.file_source import FileSource, Records, Slice, locate
+from data.sources import DatasetInfo, Source, SourceError, fingerprint, reason
 
 
 def open_source(

@@ -26,7 +26,7 @@ import numpy as np
 import sentencepiece
 
 from configs.base import is_own_data
-from data import packaged, paths, tfds, vocabulary
+from data import paths, python_text, tfds, vocabulary
 from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.storage import cached
@@ -184,7 +184,7 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
     """By default a directory next to the data; None for text that ships with Python."""
     if dataset.cache_dir:
         return cli.expanded(dataset.cache_dir)
-    if dataset.name in packaged.TEXTS:
+    if dataset.name in python_text.NAMES:
         return None
     if is_own_data(dataset.name):
         return paths.opened(dataset.data_dir, Settings.of(dataset))[0].cache()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import base
-from data import packaged, splits, storage, tokens, vocabulary
+from data import python_text, splits, storage, tokens, vocabulary
 from data.sources import ArraySource, RecordError
 from data.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tests.helpers.tfds_data import write_text
@@ -106,10 +106,10 @@ def test_a_cached_file_is_read_again_with_the_same_settings_alone(tmp_path):
     assert storage.cached(None, "x.y", {"a": 1}, lambda: b"new") == b"new"
 
 
-@pytest.mark.parametrize("name", packaged.TEXTS)
+@pytest.mark.parametrize("name", python_text.NAMES)
 def test_pythons_training_text_does_not_occur_in_validation(name):
-    train, info = packaged.open_source(name, "train")
-    held_out, again = packaged.open_source(name, "validation")
+    train, info = python_text.open_source(name, "train")
+    held_out, again = python_text.open_source(name, "validation")
     assert info == again
     texts = [[r["text"] for r in s.__getitems__(range(len(s)))] for s in (train, held_out)]
     parts = [
