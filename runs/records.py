@@ -326,33 +326,22 @@ def without_nonfinite(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`, empty before the run has begun.
+    """The records of `metrics.jsonl`, without a last line that a crash cut off; empty before the
+    run has begun.
 
     Raises:
-        Damaged: a line is not JSON, or the file is not the one that result.json covers.
+        Damaged: a line is not a JSON object, or the file is not the one that result.json covers.
     """
     path = pathlib.Path(workdir) / METRICS
+    content = read_bytes(path) or b""
     if covered := read_json(path.with_name(RESULT)).get("records"):
         extent = Extent(**covered[METRICS])
         if why := extent.missing_from(path):
             raise Damaged(why)
-        if path.exists() and path.stat().st_size > extent.bytes:
+        if len(content) > extent.bytes:
             raise Damaged(f"{METRICS} has grown since {RESULT} was written")
-    return read_lines(path) if path.exists() else []
-
-
-def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of a LinesWriter, in order, without a last line that a crash cut off.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        Damaged: it cannot be read, or a line before the last one is not a JSON object.
-    """
-    content, name = read_bytes(path), pathlib.Path(path).name
-    if content is None:
-        raise FileNotFoundError(path)
     lines = content.split(b"\n")[:-1]
-    return [_object(line, f"{name}, line {n},") for n, line in enumerate(lines, start=1)]
+    return [_object(line, f"{METRICS}, line {n},") for n, line in enumerate(lines, start=1)]
 
 
 def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:

@@ -281,7 +281,7 @@ def on_each_step(hook):
 
 
 def recorded(workdir):
-    return [record["fresh"] for record in records.read_lines(workdir / records.DECISIONS)]
+    return records.read_decisions(workdir / records.DECISIONS)[0]
 
 
 def decisions_file(path, decisions):

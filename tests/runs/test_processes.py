@@ -23,6 +23,7 @@ from tests.helpers.runs import (
     flags,
     mini,
     placed,
+    recorded,
     wait_until_held,
 )
 from training import check
@@ -281,9 +282,9 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     words += flags(config)
     first, second = (["-m", "tests.helpers.held_training", step, *words] for step in ("0", "16"))
     stop_both(two_processes(first, second), workdir, signal.SIGTERM)
-    by_two = len(records.read_lines(workdir / records.DECISIONS))
+    by_two = len(recorded(workdir))
     result = train.train(config, workdir)
-    decided = records.read_lines(workdir / records.DECISIONS)
+    decided = recorded(workdir)
     assert 5 < by_two < len(decided) == result["step"]
     assert result["fresh_examples"] > 6400 - 2 * 32
     assert result["step"] > 200  # steps without echoing
@@ -291,7 +292,7 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     decided_file = str(workdir / records.DECISIONS)
     replay = deciding(**device, budget__fresh_examples=6400, echo__replay=decided_file)
     train.train(replay, again)
-    assert records.read_lines(again / records.DECISIONS) == decided
+    assert recorded(again) == decided
     first, second = (records.read_metrics(directory) for directory in (workdir, again))
     exact = [
         [(r["fresh_examples"], r.get("copy_distance_mean")) for r in run] for run in (first, second)

@@ -159,7 +159,7 @@ def test_lines_that_are_json_together_only_are_damaged(tmp_path, old, new):
     path = tmp_path / records.METRICS
     path.write_bytes(b'{"step": 1, "a": 1}\n{"step": 2, "a": 1}\n'.replace(old, new, 1))
     with pytest.raises(records.Damaged, match="line 1"):
-        records.read_lines(path)
+        records.read_metrics(tmp_path)
 
 
 def test_a_last_line_that_a_crash_cut_off_is_dropped(tmp_path):
