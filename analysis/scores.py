@@ -281,15 +281,6 @@ def _effects_on_itself(summaries: Mapping[str, float], study: Study) -> dict[str
     }
 
 
-def finished(searches: pd.DataFrame, study: Study) -> pd.Series:
-    """Whether each search has its trials, or has run as many as it may, bool [searches].
-
-    Args:
-        searches: rows of `search_scores`.
-    """
-    return (searches["counted"] >= study.trials) | (searches["ended"] >= study.max_trials)
-
-
 def _without_retuning(
     trials: pd.DataFrame, study: Study, searches: pd.DataFrame
 ) -> dict[str, tuple[pd.Series, pd.Series]]:

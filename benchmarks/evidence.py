@@ -2,7 +2,6 @@
 
     python -m benchmarks.evidence --check            compares with the files in results/; a minute
     python -m benchmarks.evidence --out=results      writes them: claims.md, convex.md, CSV, figures
-    python -m benchmarks.evidence --winners          chooses the settings that confirmations run
 
 claims.csv has every claim on every problem (benchmarks/claims.py). factor_ratios.csv has what each
 factor saves. confirmation.csv has the grid's best settings with new seeds: a pair is a run of a
@@ -16,7 +15,6 @@ problem. results/protocol.md has the rules.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -239,40 +237,6 @@ def draw_factors() -> Figure:
 # --- confirmation
 
 
-def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
-    """By condition, the hyperparameters of the counted trial that reached the target with the
-    smallest score: of those that tie, the one of the first search, then the first trial. A
-    condition without such a trial is missing, and one that has not finished every search that the
-    study has begun. If no trial of the study's baseline reached the target, the one with the best
-    value stands for it."""
-    chosen = {}
-    names = [axis.field for axis in loaded.study.space]
-    searches = scores.search_scores(loaded.trials, loaded.study)
-    done = searches[scores.finished(searches, loaded.study)]
-    finished = collections.Counter(done["condition"])
-    begun = loaded.trials["search"].nunique()
-    reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
-    for condition, trials in reached.groupby("condition", sort=False):
-        if finished[condition] < begun:
-            continue
-        chosen[condition] = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
-    baseline = loaded.study.baseline
-    own: Any = loaded.trials[loaded.trials["counted"] & (loaded.trials["condition"] == baseline)]
-    if baseline not in chosen and finished[baseline] >= begun and len(own):
-        up = loaded.study.target.mode == "below"
-        chosen[baseline] = own.sort_values("best_value", ascending=up, kind="stable").iloc[0]
-    return {
-        condition: {name: _plain(best[name]) for name in names}
-        for condition, best in chosen.items()
-    }
-
-
-def _plain(value: Any) -> float:
-    """The value as a whole number where it is one, as hyperparameters are written."""
-    number = float(value)
-    return int(number) if number.is_integer() else number
-
-
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """The effect of a condition at the look that decided it or at the last one, or from all pairs.
@@ -366,8 +330,10 @@ def confirmation_rows() -> pd.DataFrame:
         registered_problem = problem.removeprefix(problems.COMMON_CADENCE)
         reached = registered(loaded).groupby("condition")[scores.REACHED].count()
         pairs = uncertainty.pairs(registered(loaded), loaded.study)
-        planned = problems.PROBLEMS.get(registered_problem)
-        looks = decisions(loaded, planned.pairs) if planned else {}
+        looks = {}
+        if registered_problem in problems.PROBLEMS:
+            plan = problems.get_studies(registered_problem)["confirmation"]
+            looks = decisions(loaded, plan["searches"])  # search k is pair k
         for condition, own in pairs.groupby("condition", sort=False):
             baseline = loaded.study.baseline_of(loaded.study.condition(condition))
             row = {"problem": problem, "condition": condition, "over": baseline}
@@ -505,14 +471,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--check", action="store_true", help="compare with the files in results/")
     group.add_argument("--out", type=pathlib.Path, metavar="DIR", help="write them to DIR")
-    group.add_argument("--winners", action="store_true", help=f"write {problems.WINNERS.name}")
     options = parser.parse_args(argv)
-    if options.winners:
-        names = [*problems.PROBLEMS, *map(problems.COMMON_CADENCE.__add__, problems.PROBLEMS)]
-        known = [name for name in names if f"grid/{name}" in archive.studies(claims.RECORDS)]
-        chosen = {name: winners(claims.loaded(f"grid/{name}")) for name in known}
-        records.write_json(problems.WINNERS, chosen)
-    elif options.check:
+    if options.check:
         if wrong := differing(RESULTS):
             print(f"not what the records give: {', '.join(wrong)}; write them with --out=results")
             return 1
