@@ -10,6 +10,7 @@ not match its checksum is `Damaged`, and nothing in it is used. WORKDIR needs a 
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import itertools
 import json
@@ -168,7 +169,13 @@ def create_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
         FileExistsError: `path` exists; it is left unchanged.
     """
     with _written(pathlib.Path(path), _json(value)) as temporary:
-        os.link(temporary, path)  # unlike a rename, a link never replaces a file
+        try:
+            os.link(temporary, path)  # unlike a rename, a link never replaces a file
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            with open(path, "xb") as file:  # a file system without links: not whole at once
+                file.write(temporary.read_bytes())
 
 
 @contextlib.contextmanager
