@@ -55,12 +55,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "once; the results equal those of separate trials (default 1)",
     )
     add(
-        "--lanes-stacked",
-        action="store_true",
-        help="do the steps of all lanes in one vmapped call: for small networks; equal up to "
-        "rounding, not bit for bit",
-    )
-    add(
         "--shard",
         type=_shard,
         default=(0, 1),
@@ -79,8 +73,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if arguments.study != "list" and not arguments.dry_run and arguments.outdir is None:
         parser.error("--outdir is missing; give the directory to write the study to")
     arguments.tools = tracking.chosen(arguments, arguments.outdir) if arguments.outdir else None
-    if arguments.lanes_stacked and arguments.lanes == 1:
-        parser.error("--lanes-stacked stacks nothing with --lanes=1; allowed: --lanes=2 or more")
     for name in (name for executor in _FLAGS for name in _FLAGS[executor]):
         if getattr(arguments, name) is not None and name not in _FLAGS[arguments.executor]:
             flag = f"--{name.replace('_', '-')}"
@@ -159,7 +151,6 @@ def main(argv: Sequence[str]) -> int:
         make_executor,
         lanes=arguments.lanes,
         shard=arguments.shard,
-        stacked=arguments.lanes_stacked,
         tools=arguments.tools,
     )
     processes.wait_for_all()

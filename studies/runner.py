@@ -36,7 +36,6 @@ def run(
     make_executor: MakeExecutor = InProcessExecutor,
     lanes: int = 1,
     shard: tuple[int, int] = (0, 1),
-    stacked: bool = False,
     tools: Tools | None = None,
 ) -> str:
     """Runs what is not finished yet; returns 'finished' or 'preempted'.
@@ -45,7 +44,6 @@ def run(
         make_executor: an executor class, with its options filled in.
         lanes: maximum number of trials that train in one process on the same batches.
         shard: (i, n): run searches i, i + n, i + 2n, ... of the study.
-        stacked: whether one call does the steps of all lanes.
         tools: trackers and a mirror; None for TensorBoard alone.
 
     Raises:
@@ -66,7 +64,7 @@ def run(
         tools.copy(study_dir, progress.say)
         for remark in remarks(study.config.dataset):
             progress.say(remark)
-        return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()
+        return _Launch(study, study_dir, progress, executor, lanes, shard, tools).run()
     finally:
         progress.close()
         executor.close()
@@ -83,7 +81,6 @@ class _Launch:
     executor: Executor
     lanes: int
     shard: tuple[int, int]
-    stacked: bool
     tools: Tools
 
     def __post_init__(self) -> None:
@@ -147,7 +144,7 @@ class _Launch:
             while self.executor.free() and (taken := queue.take(self.lanes)):
                 unfinished = tuple(t for t in taken if not self._already_finished(queue, t))
                 if unfinished:
-                    shared = self.stacked, self.tools, self.executor.workers
+                    shared = self.tools, self.executor.workers
                     unit = Unit(queue.condition, queue.search, unfinished, *shared)
                     self.executor.submit(unit, f"{self._counts()} {unit.label(*unfinished)}")
 

@@ -29,7 +29,6 @@ class Unit:
     condition: str
     search: int
     trials: tuple[int, ...]
-    stacked: bool = False  # whether one call does the steps of all lanes
     tools: Tools | None = None
     workers: int = 1  # processes that share the machine's cores
 
@@ -168,7 +167,7 @@ def _train(
         result = train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)
         processes.raise_if_failed(result, trial_dirs[0])
         return [result]
-    return lanes.train(configs, trial_dirs, progress, unit.stacked, tools=unit.tools)
+    return lanes.train(configs, trial_dirs, progress, tools=unit.tools)
 
 
 def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, lanes: int) -> None:
@@ -182,7 +181,6 @@ def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, 
         "search": unit.search,
         "trial": trial,
         "lanes": max(lanes, before.get("lanes") or 1),
-        "stacked": (unit.stacked and lanes > 1) or bool(before.get("stacked")),
         "workers": max(unit.workers, before.get("workers") or 1),
         "hparams": search.point(study.space, unit.search, trial),
     }

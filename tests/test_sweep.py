@@ -22,7 +22,7 @@ from studies.search import check_values, point, trial_config
 from tests.helpers.runs import flags, mini, on_each_step
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 from training.experiment import make_experiment
-from training.step import Stepper
+from training.transfer import Transfer
 
 FLAG = "configs/cifar10.py:mini"
 SPACE = study().space
@@ -261,15 +261,15 @@ def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
 
 
 def test_failed_trial_is_recorded_and_the_study_continues(tmp_path, monkeypatch):
-    calls, step = [], Stepper.step
+    calls, put = [], Transfer.put
 
-    def fails_once(stepper, *arguments):
-        calls.append(stepper)
+    def fails_once(transfer, batch):
+        calls.append(batch)
         if len(calls) == 5:
             raise OSError("a cable was pulled")
-        return step(stepper, *arguments)
+        return put(transfer, batch)
 
-    monkeypatch.setattr(Stepper, "step", fails_once)
+    monkeypatch.setattr(Transfer, "put", fails_once)
     assert sweep.run(study(), tmp_path / "study", QUIET) == "finished"
     found = [d / records.RESULT for _, d in records.trials_on_disk(tmp_path / "study")]
     results = [records.read_json(path) for path in found]
@@ -394,7 +394,6 @@ def test_labels_of_conditions():
         (["--study=controls", "--config.budget.fresh_examples=6000"], "baseline_steps_of_e2"),
         (["--study=demo", "--shard=3/2"], "--shard"),
         (["--study=demo", "--shard=0/99"], "--shard"),
-        (["--study=demo", "--lanes-stacked"], "--lanes"),
         (["--study=wall_time", "--lanes=2"], "--lanes"),
         (["--study=demo", "--cpus-per-trial=1"], "--cpus-per-trial"),
         (["--study=demo", "--workers=2", "--executor=ray"], "--workers"),

@@ -1,8 +1,8 @@
 """Lanes: trials that share their input, which is read, decoded, augmented, and sent once for all.
 
 A lane is an ordinary run with its own directory, state, records, and checkpoints. Lanes take turns
-in one process and call the same compiled step, so a lane computes what it would compute alone (to
-rounding, if their steps are stacked into one call). Only its clocks include the other lanes' turns.
+in one process and call the same compiled step, so a lane computes what it would compute alone. Only
+its clocks include the other lanes' turns.
 """
 
 import contextlib
@@ -20,8 +20,7 @@ from runs.progress import Progress
 from runs.tracking import Tools
 from training.experiment import make_experiment, sharing_input
 from training.run import Run
-from training.stacked import Stack, StackedStepper
-from training.step import Program, Rows
+from training.step import Rows
 from training.transfer import Transfer
 
 
@@ -30,7 +29,6 @@ def train(
     configs: Sequence[ConfigDict],
     workdirs: Sequence[pathlib.Path],
     progress: Progress,
-    stacked: bool = False,
     on_step: Callable[[int], None] | None = None,
     tools: Tools | None = None,
 ) -> list[dict[str, Any]]:
@@ -45,9 +43,6 @@ def train(
         configs: resolved configurations.
         workdirs: a directory per configuration; the caller holds their locks.
         progress: displays the progress.
-        stacked: whether one call takes the steps of all lanes at the same batch. It is compiled
-            with their loss, so lanes with different losses are separate stacks. Results equal those
-            of separate runs up to rounding.
         on_step: called after each step of each lane.
         tools: see `train.train`.
 
@@ -60,7 +55,6 @@ def train(
     experiments = [first, *(sharing_input(config, first) for config in configs[1:])]
     shared = SharedInput(first.batches, first.transfer)
     lanes = [Lane(shared) for _ in experiments]
-    stacks: dict[Program, Stack] = {}
     runs: list[Run] = []
     stopping = False
 
@@ -73,10 +67,6 @@ def train(
             return stopping
 
         for lane, experiment, workdir in zip(lanes, experiments, workdirs, strict=True):
-            stepper = None
-            if stacked:
-                stack = stacks.setdefault(experiment.program, Stack(experiment.program))
-                stepper = StackedStepper(stack, experiment.config.seed.data)
             run = Run(
                 experiment.config,
                 workdir,
@@ -86,7 +76,6 @@ def train(
                 locked=True,
                 on_step=on_step,
                 tools=tools,
-                stepper=stepper,
             )
             held.callback(run.close)
             runs.append(run)
@@ -100,8 +89,6 @@ def train(
                     run = running.pop(lane)
                     assert run.result is not None  # it has ended
                     processes.raise_if_failed(run.result, run.workdir)
-            for stack in stacks.values():
-                stack.step()
     return [run.result for run in runs if run.result is not None]  # of all
 
 

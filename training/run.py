@@ -24,7 +24,7 @@ from runs.progress import SEPARATOR, Progress, TimeLeft, duration
 from runs.tracking import Recorder
 from training import check, divergence, optimizer
 from training.experiment import Experiment, make_experiment, open_splits_of
-from training.step import Rows, Stepper, TrainState
+from training.step import Rows, TrainState
 
 
 class Ended(Exception):
@@ -65,7 +65,6 @@ class Run:
         locked: whether the caller holds the directory's lock.
         on_step: called with the number of steps taken, after each of them.
         tools: trackers, a profile, a mirror; None for TensorBoard alone.
-        stepper: takes the steps, like `Stepper`; None for one of its own.
 
     Attributes:
         result: the content of WORKDIR/result.json; None until the run has ended.
@@ -86,7 +85,6 @@ class Run:
         locked: bool = False,
         on_step: Callable[[int], None] | None = None,
         tools: tracking.Tools | None = None,
-        stepper: Any = None,
     ):
         self.config, self.workdir, self.interrupt = config, workdir, interrupt
         self.progress, self.on_step = progress or Progress(quiet=True), on_step
@@ -110,7 +108,6 @@ class Run:
                 return
             self.followers = tools.followers(workdir, record["config"], say)
             opened.callback(self.followers.close)
-            self.stepper = stepper or Stepper(self.experiment.program, config.seed.data)
             self._restore(opened)
             with cli.writing_to(workdir):
                 step = self.counters.step
@@ -154,7 +151,7 @@ class Run:
             self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
             self.transfer.bytes_sent = value["bytes_sent"]
             keep_bytes = value["records"][records.METRICS]["bytes"]
-        self.stepper.state = state
+        self.state, self._train_step = state, None  # which is compiled before the first step
         self.recorder = Recorder(self.workdir, keep_bytes, self.followers)
         self._running.callback(self.recorder.close)
         self.followers.tell("start", self.counters.fresh_examples)
@@ -313,14 +310,15 @@ class Run:
         horizon = self.config.optimizer.schedule.horizon_fresh_examples
         done = self._done(self.policy.horizon_steps, horizon)
         hyper = optimizer.hyperparameters(self.config, min(1.0, done))  # past it, the last rate
-        if not self.stepper.compiled:
-            with self._paused("compile"):
-                self.stepper.compile(rows, hyper)
+        arguments = rows, hyper, np.uint32(self.config.seed.data)
+        if self._train_step is None:
+            with self._paused("compile") as state:
+                self._train_step = self.experiment.program.compile_train(state, *arguments)
         gradients = {}
         if self.config.gradient_statistics_every_steps:  # before the step, which donates the state
             gradients = self._gradient_statistics(batch, rows)
         with TraceAnnotation("step"):
-            metrics = self.stepper.step(rows, hyper)
+            self.state, metrics = self._train_step(self.state, *arguments)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
         at.skipped += num_skipped(self.experiment.source, self.config.seed.data, batch)
@@ -354,7 +352,7 @@ class Run:
             position, metrics = self._pending.pop(0)
             step = position["step"]
             self.policy.awaits(metrics)
-            values = {name: float(value) for name, value in self.stepper.fetch(metrics).items()}
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             nonfinite = int(values.pop("nonfinite"))
             if step % every == 0 and self.recorder.active:
                 copies = self.experiment.copies.window(step - every, step)
@@ -396,7 +394,7 @@ class Run:
     def _paused(self, region: str) -> Iterator[TrainState]:
         """Excludes time from training, and stops a throttled upstream meanwhile; yields the state,
         which is ready. `region` is its name in a profile."""
-        state = jax.block_until_ready(self.stepper.state)
+        state = jax.block_until_ready(self.state)
         stopped = self.experiment.upstream_clock.stopped()
         with self.clock.paused(), stopped, TraceAnnotation(region):
             yield state

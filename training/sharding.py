@@ -127,11 +127,6 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
-def stacked(one: NamedSharding) -> NamedSharding:
-    """The sharding of arrays that are stacked along a new first axis, each sharded like `one`."""
-    return NamedSharding(one.mesh, PartitionSpec(None, *one.spec))
-
-
 def _largest_axis(shape: tuple[int, ...], parts: int) -> int | None:
     """The largest axis that `parts` divides, the last one of ties; None for a small array."""
     if math.prod(shape) < _MIN_SPLIT:

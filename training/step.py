@@ -191,35 +191,3 @@ def _is_key(array: Any) -> bool:
 def program(task: Task) -> Program:
     """The compiled programs of `task`; those of the last eight tasks are kept."""
     return Program(task)
-
-
-class Stepper:
-    """The training steps of one run.
-
-    Args:
-        program: the run's compiled programs.
-        data_seed: seed of the augmentation on the devices.
-
-    Attributes:
-        state: the run's training state after its last step; set it before the first one.
-        compiled: the compiled step; None before `compile`.
-    """
-
-    state: TrainState
-
-    def __init__(self, program: Program, data_seed: int):
-        self._program, self._data_seed = program, np.uint32(data_seed)
-        self.compiled: Any = None
-
-    def compile(self, rows: Rows, hyper: Hyperparameters) -> None:
-        """Compiles the step for arguments of these shapes, before the first step."""
-        self.compiled = self._program.compile_train(self.state, rows, hyper, self._data_seed)
-
-    def step(self, rows: Rows, hyper: Hyperparameters) -> Any:
-        """Dispatches a step, which replaces `state`; returns its metrics, for `fetch`."""
-        self.state, metrics = self.compiled(self.state, rows, hyper, self._data_seed)
-        return metrics
-
-    def fetch(self, metrics: Any) -> dict[str, Any]:
-        """The values of a step's metrics, as scalars by name; waits for the step to end."""
-        return jax.device_get(metrics)

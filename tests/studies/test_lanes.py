@@ -90,8 +90,7 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     assert sorted(reads) == list(range(configs[0].budget.fresh_examples))
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-def test_each_batch_is_sent_once_and_counted_by_every_lane(stacked, tmp_path, monkeypatch):
+def test_each_batch_is_sent_once_and_counted_by_every_lane(tmp_path, monkeypatch):
     sent = []
     original = transfer.Transfer.put
 
@@ -101,7 +100,7 @@ def test_each_batch_is_sent_once_and_counted_by_every_lane(stacked, tmp_path, mo
 
     monkeypatch.setattr(transfer.Transfer, "put", put)
     workdirs = [tmp_path / name for name in "abc"]
-    lanes.train([mini(**EIGHT_STEPS, log_every_steps=1)] * 3, workdirs, QUIET, stacked)
+    lanes.train([mini(**EIGHT_STEPS, log_every_steps=1)] * 3, workdirs, QUIET)
     assert len(sent) == 8
     assert not any(array.is_deleted() for array in jax.tree.leaves(sent))  # donated to a step
     per_step = sum(array.nbytes for array in jax.tree.leaves(sent[0]))

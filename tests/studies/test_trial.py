@@ -15,7 +15,7 @@ from tests.helpers.small_studies import QUIET, study
 
 def test_a_resumed_trial_keeps_the_mark_of_what_it_shared(tmp_path):
     plan, trials = study(conditions=("baseline",)), (0, 1)
-    unit = Unit("baseline", 0, trials, stacked=True, workers=3)
+    unit = Unit("baseline", 0, trials, workers=3)
     with on_each_step(stop_at_call(6)):
         together = run_unit(plan, unit, tmp_path, QUIET).checked()
     assert [result["status"] for result in together.values()] == ["preempted"] * 2
@@ -24,8 +24,8 @@ def test_a_resumed_trial_keeps_the_mark_of_what_it_shared(tmp_path):
     for number in trials:
         run_unit(plan, Unit("baseline", 0, (number,)), tmp_path, QUIET)
         record = records.read_json(unit.workdir(number, tmp_path) / records.HPARAMS)
-        shared.append([record[name] for name in ("lanes", "stacked", "workers")])
-    assert shared == [[2, True, 3], [1, False, 1]]
+        shared.append([record[name] for name in ("lanes", "workers")])
+    assert shared == [[2, 3], [1, 1]]
 
 
 def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(tmp_path):

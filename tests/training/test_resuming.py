@@ -34,7 +34,7 @@ QUIET = Progress(quiet=True)
 
 
 class Case(NamedTuple):
-    """One run. `lanes`: "alone", or two runs that share their input, "apart" or "stacked"."""
+    """One run, or `lanes` runs that share their input."""
 
     workload: str
     policy: str = "fixed"
@@ -42,25 +42,25 @@ class Case(NamedTuple):
     buffer: str = "none"
     placement: str = "host"
     streams: int = 1
-    lanes: str = "alone"
+    lanes: int = 1
 
 
 BEFORE, AFTER, BATCHES = "before_augmentation", "after_augmentation", "after_batching"
 # Every two choices that go together are in one of these.
 CASES = [
     Case("logistic"),
-    Case("cifar10", streams=2, lanes="apart"),
-    Case("logistic", streams=2, lanes="stacked"),
-    Case("logistic", "fixed", BEFORE, "none", "host", 2, "apart"),
-    Case("logistic", "fixed", BEFORE, "none", "host", 1, "stacked"),
+    Case("cifar10", streams=2, lanes=2),
+    Case("logistic", streams=2, lanes=2),
+    Case("logistic", "fixed", BEFORE, "none", "host", 2, 2),
+    Case("logistic", "fixed", BEFORE, "none", "host", 1, 2),
     Case("cifar10", "auto", BEFORE, "small", "device", 2),
-    Case("cifar10", "fixed", AFTER, "small", "host", 1, "stacked"),
+    Case("cifar10", "fixed", AFTER, "small", "host", 1, 2),
     Case("logistic", "fixed", AFTER, "none", "device", 2),
     Case("coco", "auto", AFTER, "small", "host", 1),
-    Case("vit", "fixed", AFTER, "none", "host", 1, "apart"),
+    Case("vit", "fixed", AFTER, "none", "host", 1, 2),
     Case("logistic", "auto", BATCHES, "small", "device", 1),
-    Case("lm1b", "fixed", BATCHES, "none", "host", 2, "stacked"),
-    Case("logistic", "fixed", BATCHES, "small", "host", 1, "apart"),
+    Case("lm1b", "fixed", BATCHES, "none", "host", 2, 2),
+    Case("logistic", "fixed", BATCHES, "small", "host", 1, 2),
 ]
 
 
@@ -102,7 +102,7 @@ def configs(case, directory):
         decisions = [[fresh] * case.streams for fresh in (rows, 0, most, 0)] * 4
         fields["echo.replay"] = decisions_file(directory / "decisions", decisions)
     made = []
-    for rate in (0.003,) if case.lanes == "alone" else (0.003, 0.001):
+    for rate in (0.003,) if case.lanes == 1 else (0.003, 0.001):
         config = MODULES[case.workload].get_config("mini")
         given = SMALLER[case.workload] | fields | {"optimizer.learning_rate": rate}
         for name, value in given.items():
@@ -120,10 +120,9 @@ def few_scenes_and_layers(monkeypatch):
 
 def trained(case, runs, workdirs, on_step=None):
     """Trains one run, or lanes together; the statuses that they end with."""
-    if case.lanes == "alone":
+    if case.lanes == 1:
         return {train.train(runs[0], workdirs[0], on_step=on_step)["status"]}
-    stacked = case.lanes == "stacked"
-    results = lanes.train(runs, workdirs, QUIET, stacked=stacked, on_step=on_step)
+    results = lanes.train(runs, workdirs, QUIET, on_step=on_step)
     return {result["status"] for result in results}
 
 
