@@ -116,8 +116,6 @@ class Tree:
     def fingerprint(self, names: Sequence[str]) -> str:
         """A hash of the names and the content of files. It is kept until one of them is written."""
         paths = [self.local(name) for name in names]
-        stats = [path.stat() for path in paths]
-        written = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats]
 
         def digest(path: pathlib.Path) -> str:
             with path.open("rb") as file:
@@ -127,9 +125,15 @@ class Tree:
             with ThreadPoolExecutor(_THREADS) as pool:
                 return json.dumps(list(pool.map(digest, paths))).encode()
 
-        settings = {"files": list(map(str, paths)), "written": written}
+        settings = {"files": list(map(str, paths)), "written": written(paths)}
         content = cached(self.cache(), "digests.json", settings, make)
         return fingerprint(encoded("\0".join(names)), content)
+
+
+def written(paths: Sequence[pathlib.Path]) -> list[Any]:
+    """What changes whenever one of some files is written."""
+    stats = [path.stat() for path in paths]
+    return [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats]
 
 
 def check_file(path: str | os.PathLike) -> None:

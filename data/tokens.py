@@ -29,7 +29,7 @@ from configs.base import is_own_data
 from data import paths, python_text, tfds, vocabulary
 from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
-from data.storage import cached
+from data.storage import cached, is_url, written
 from data.vocabulary import BEGIN, END, Vocabulary
 from echo.threads import usable_cores
 from runs import cli
@@ -163,7 +163,8 @@ def _open_splits(
     settings |= {"vocabulary_size": dataset.vocabulary_size}
     settings |= {"sample_bytes": vocabulary.SAMPLE_BYTES}
     settings |= {"sentencepiece": sentencepiece.__version__}
-    directory, name = _cache_directory(dataset), f"vocabulary-{dataset.vocabulary_size}.model"
+    directory, settings["written"] = _cache(dataset)
+    name = f"vocabulary-{dataset.vocabulary_size}.model"
     train, size = opened[dataset.train_split], dataset.vocabulary_size
     pieces = Vocabulary(cached(directory, name, settings, lambda: vocabulary.train(train, size)))
     examples, notes = [], list(info.notes)
@@ -180,15 +181,18 @@ def _open_splits(
     return *examples, dataclasses.replace(info, **known)
 
 
-def _cache_directory(dataset: Any) -> pathlib.Path | None:
-    """By default a directory next to the data; None for text that ships with Python."""
-    if dataset.cache_dir:
-        return cli.expanded(dataset.cache_dir)
+def _cache(dataset: Any) -> tuple[pathlib.Path | None, list[Any]]:
+    """Where what is computed is kept, by default next to the data, but not of text that ships with
+    Python; and what changes when data are written whose fingerprint does not tell."""
+    given = cli.expanded(dataset.cache_dir) if dataset.cache_dir else None
     if dataset.name in python_text.NAMES:
-        return None
+        return given, []
     if is_own_data(dataset.name):
-        return paths.opened(dataset.data_dir, Settings.of(dataset))[0].cache()
-    return pathlib.Path(tfds.builder(dataset.name, dataset.data_dir).data_path, ".cache")
+        return paths.opened(dataset.data_dir, Settings.of(dataset))[0].cache(), []
+    if is_url(dataset.data_dir):
+        return given, []  # copies
+    directory = pathlib.Path(tfds.builder(dataset.name, dataset.data_dir).data_path)
+    return given or directory / ".cache", written(sorted(directory.glob("*.array_record*")))
 
 
 def _note(counts_N: np.ndarray, name: str, split: str) -> str:

@@ -136,9 +136,13 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     ]
     monkeypatch.setattr(vocabulary, "train", lambda *_: 1 / 0)
     monkeypatch.setattr(tokens, "count_pieces", None)
-    again, _, same = splits.open_splits(documents)
+    again, _, same = splits.open_splits(dataset(**fields, text="documents", sequence_length=7))
     assert same == info
-    assert again[7]["tokens"].tolist() == train[7]["tokens"].tolist()
+    assert again[0]["tokens"].tolist() == train[0]["tokens"].tolist()[:8]
+    (shard,) = (tmp_path / "tiny" / "1.0.0").glob("tiny-train*")
+    shard.write_bytes(shard.read_bytes())  # which its description does not tell
+    with pytest.raises(ZeroDivisionError):
+        splits.open_splits(dataset(**fields, text="documents", sequence_length=6))
     monkeypatch.undo()
     lines, _, _ = splits.open_splits(dataset(**fields))
     assert len(lines) == 61 < len(train)
