@@ -86,11 +86,11 @@ def describe() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    describe = "git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=12"
+    # Not that of a repository around the checkout, or of GIT_DIR.
+    own = f"--git-dir={ROOT / '.git'}", f"--work-tree={ROOT}"
+    describe = "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+changes"
     try:
-        run = subprocess.run(
-            [*describe, "--dirty=+changes"], capture_output=True, text=True, timeout=10
-        )
+        run = subprocess.run(["git", *own, *describe], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return run.stdout.strip() if run.returncode == 0 else None

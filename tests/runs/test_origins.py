@@ -101,3 +101,10 @@ def test_a_configuration_file_that_was_edited_is_another_commit(tmp_path):
     del cli.OWN_FILES["mine.py"]
     assert all("mine.py:" in commit for commit in commits)
     assert commits[0] != commits[1]
+
+
+def test_the_commit_is_that_of_the_checkout_wherever_git_is_told_to_look(tmp_path, monkeypatch):
+    commit = origins.describe.__wrapped__()["commit"]
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert origins.describe.__wrapped__()["commit"] == commit
