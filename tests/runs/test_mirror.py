@@ -1,7 +1,6 @@
 """--mirror: a copy from which another machine can resume, in a place of its own."""
 
 import os
-import pathlib
 import shutil
 
 import fsspec
@@ -29,7 +28,7 @@ def content(directory):
 
 
 def stored(url):
-    """The files of a memory:// URL, by path below it."""
+    """The files of a URL, by path below it."""
     files, place = fsspec.core.url_to_fs(url)
     return {p.removeprefix(f"{place}/"): files.cat_file(p) for p in files.find(place)}
 
@@ -65,14 +64,15 @@ def test_a_copy_has_what_the_run_has_at_each_stop_and_resumes(tmp_path):
     assert records_of(copy) == records_of(workdir)
 
 
-@pytest.mark.parametrize("place", ["{tmp}/a[1]", "memory://a[1]", "memory://b*"])
-def test_old_checkpoints_are_removed_by_their_exact_names(place, tmp_path):
+@pytest.mark.parametrize("name", ["a[1]", "b*"])
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_old_checkpoints_are_removed_by_their_exact_names(scheme, name, tmp_path):
     """And nothing else: neither what is beside them, nor what the run has not replaced."""
-    url = place.replace("{tmp}", str(tmp_path))
-    run, other = directory(tmp_path / "run", config="{}", checkpoints__5__a="5"), "memory://"
+    url = f"{scheme}://{tmp_path}/{name}"
     beside = url.replace("[1]", "1").replace("*", "eside")
     other = directory(tmp_path / "other", checkpoints__5__a="another's", checkpoints__9__a="9")
     assert not copy_once(other, beside)
+    run = directory(tmp_path / "run", config="{}", checkpoints__5__a="5")
     mirror = Mirror(run, url, run, print)
     mirror.saved()
     shutil.rmtree(run / "checkpoints" / "5")
@@ -80,20 +80,16 @@ def test_old_checkpoints_are_removed_by_their_exact_names(place, tmp_path):
     directory(run, **{"checkpoints__12.orbax-checkpoint-tmp-1__a": "half"})
     (run / "linked").symlink_to(directory(tmp_path / "scratch", a="1"))
     os.mkfifo(run / "pipe")  # whoever opens it waits
-    files, top = fsspec.core.url_to_fs(url) if "://" in url else (None, url)
-    for name in ("notes", "checkpoints/10/a"):
-        if files:
-            files.pipe_file(f"{top}/{name}", b"mine")
-        else:
-            directory(pathlib.Path(url), **{name.replace("/", "__"): "mine"})
+    files, top = fsspec.core.url_to_fs(url)
+    for path in ("notes", "checkpoints/10/a"):
+        files.makedirs(os.path.dirname(f"{top}/{path}"), exist_ok=True)
+        files.pipe_file(f"{top}/{path}", b"mine")
     mirror.close()
-    kept = stored(url) if files else content(pathlib.Path(url))
-    assert {*kept} == {
+    assert {*stored(url)} == {
         *("config", "checkpoints/9/a", "metrics", "notes", "checkpoints/10/a", RECORD, "linked/a")
     }
-    left = stored(beside) if files else content(pathlib.Path(beside))
-    assert left == content(other)
-    assert files or not (pathlib.Path(url) / "checkpoints" / "5").exists()
+    assert stored(beside) == content(other)
+    assert not (tmp_path / name / "checkpoints" / "5").exists()
 
 
 @pytest.mark.parametrize("name", ["result.json", "checkpoints/5/value/metadata"])
