@@ -233,6 +233,12 @@ def test_files_that_are_left_out_are_counted_in_a_note(tmp_path):
     (note,) = info.notes
     assert note.startswith("3 files ")
     assert info.num_classes == 2
+    places = {"train.txt": "a", "wiki.train.tokens": "b", "LICENSE.txt": "c"}
+    for place, content in places.items():
+        (tmp_path / place).write_text(content)
+    source, info = splits.open_source(f"files:{tmp_path}", "train", text="sentences")
+    assert [record["text"] for record in source] == [b"a"]
+    assert "LICENSE" in info.notes[0]
 
 
 @pytest.mark.parametrize("suffix", folder.SUFFIXES)
