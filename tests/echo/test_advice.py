@@ -514,7 +514,8 @@ def test_long_calls_behind_a_rate_limit_are_few(monkeypatch):
 
 def test_an_iterable_gives_only_r_after_batching_and_is_read_again():
     batches = [(np.zeros((16, 2)), np.zeros(16))] * 3
-    advice = echo.advise(batches, len, batch_size=16, seconds=0.02)
+    advice = echo.advise(batches, len, batch_size=16, seconds=0.02, factors=(2, 4))
+    assert set(advice.points[0].step_seconds) == {1, 2, 4}
     assert [point.name for point in advice.points] == ["after batching"]
     assert advice.points[0].buffer_bytes == 24 * 10_000
 

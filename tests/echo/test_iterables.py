@@ -350,6 +350,13 @@ def test_a_state_of_another_epoch_is_discarded(read):
     assert sorted(echoed) == sorted([1000 + i for i in range(40)] * 2)
 
 
+def test_a_loaded_state_applies_to_one_pass():
+    echoed, again = echo_iterable(Lazy(60), 1), echo_iterable(Lazy(60), 1)
+    assert len(list(itertools.islice(echoed, 50))) == 50
+    again.load_state_dict(echoed.state_dict())
+    assert [len(list(again)) for _ in range(2)] == [10, 60]
+
+
 @pytest.mark.parametrize(
     ("source", "n"),
     [

@@ -182,14 +182,18 @@ def test_workers_of_grain_share_all_parents_or_are_refused():
         EchoIterDataset(Changing(9), factor=2).set_slice(slice(0, None, 2))
 
 
-def test_a_state_can_be_restored_with_another_batch_size():
-    parent, _ = parent_of("map", 20)
-    options = {"factor": 2, "shuffle_buffer": 4, "seed": 1}
+def test_a_state_can_be_restored_with_another_batch_size_and_where_it_was():
+    parent, _ = parent_of("chunks", 200)  # of which several batches are settled at once
+    options = {"factor": 2, "shuffle_buffer": 4, "seed": 1, "read_options": NO_THREADS}
     iterator = iter(EchoIterDataset(parent, batch_size=6, **options))
-    next(iterator)
+    outputs = [next(iterator) for _ in range(20)]
+    state, expected = iterator.get_state(), schedule_says(2, 4, 1, 200)
     other = iter(EchoIterDataset(parent, batch_size=4, **options))
-    other.set_state(iterator.get_state())
-    assert numbers(other) == schedule_says(2, 4, 1, 20)[6:38]
+    other.set_state(state)
+    assert numbers(outputs) + numbers(other) == expected
+    next(iterator)
+    iterator.set_state(state)
+    assert numbers(outputs) + numbers(iterator) == expected[:396]
 
 
 def test_restoring_over_shorter_data_is_refused_and_changes_nothing():

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import types
 import warnings
 
 import numpy as np
@@ -247,18 +248,26 @@ class Shares(torch.utils.data.IterableDataset):
 @pytest.mark.parametrize(
     ("iterable", "workers"),
     [
-        (lambda: range(50), 2),
-        (lambda: torch.utils.data.DataLoader(range(50)), 2),
-        (lambda: torch.utils.data.DataLoader(range(50), num_workers=1), 1),
-        (lambda: torch.utils.data.DataLoader(Shares(), num_workers=2), 2),
-        (lambda: echo.echo_iterable(range(50), 1), 2),
+        (range(50), 2),
+        (torch.utils.data.DataLoader(range(50)), 2),
+        (torch.utils.data.DataLoader(range(50), num_workers=1), 1),
+        (torch.utils.data.DataLoader(Shares(), num_workers=1), 2),
+        (echo.echo_iterable(range(50), 1), 2),
     ],
 )
-def test_workers_that_would_each_read_all_or_start_workers_are_refused(iterable, workers):
-    echoed = echo.echo_iterable(iterable(), 2)
-    loader = torch.utils.data.DataLoader(echoed, batch_size=None, num_workers=workers)
+def test_workers_that_would_each_read_all_or_start_workers_are_refused(
+    iterable, workers, monkeypatch
+):
+    worker = types.SimpleNamespace(id=0, num_workers=workers)  # starting it takes 5 s
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: worker)
     with pytest.raises(RuntimeError, match="num_workers=0"):
-        list(loader)
+        iter(echo.echo_iterable(iterable, 2))
+
+
+def test_a_loader_raises_the_error_of_its_workers():
+    echoed = echo.echo_iterable(range(50), 2)
+    with pytest.raises(RuntimeError, match="num_workers=0"):
+        list(torch.utils.data.DataLoader(echoed, batch_size=None, num_workers=2))
 
 
 @pytest.mark.parametrize(
