@@ -155,6 +155,7 @@ def write(file: pathlib.Path, table: pd.DataFrame) -> None:
     buffer = pa.BufferOutputStream()
     pq.write_table(content, buffer, compression="zstd", compression_level=19)
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         records.write_bytes(file, buffer.getvalue().to_pybytes())
     except OSError as error:
         raise InputError(f"cannot write {file} ({error}); give another --pack") from error

@@ -26,10 +26,10 @@ def same_trials(published, study):
 def test_packed_studies_read_the_same_and_keep_one_another(tmp_path):
     one = write_study(tmp_path / "one", [BASELINE, BEFORE], SMALL)
     other = write_study(tmp_path / "other", [BASELINE], {("baseline", 0, 0): [0.5, 0.95]})
-    file = tmp_path / archive.TRIALS
+    file = tmp_path / "new" / archive.TRIALS
     for _ in range(2):  # the second time they replace themselves
-        assert run_analysis(one, f"--pack={tmp_path}", "--study=grid/one") == 0
-        assert run_analysis(other, f"--pack={tmp_path}", "--study=other") == 0
+        assert run_analysis(one, f"--pack={tmp_path / 'new'}", "--study=grid/one") == 0
+        assert run_analysis(other, f"--pack={tmp_path / 'new'}", "--study=other") == 0
     assert archive.studies(file) == ["grid/one", "other"]
     for name, directory in (("grid/one", one), ("other", other)):
         published, study = load.read(file, study=name), load.read(directory)
