@@ -28,6 +28,7 @@ import collections
 import contextlib
 import functools
 import gc
+import itertools
 import json
 import math
 import os
@@ -40,7 +41,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -207,30 +208,23 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _ended(
-    act: Callable[[], Any], scratch: pathlib.Path, value: Callable[[str], Any] = lambda output: None
-) -> tuple[Any, str, Any]:
-    """The exit code that `act()` returns in a forked process, or that it did not end; what it has
-    printed; and the JSON value of `value(output)`, which follows in the same process if the code is
-    0, else None."""
-    answer, output = scratch / "answer.json", scratch / "answer.txt"
-    for path in (answer, output):
-        path.unlink(missing_ok=True)
+def _values(produce: Callable[[], Iterable[Any]], scratch: pathlib.Path) -> tuple[list[Any], Any]:
+    """The JSON values that `produce` yields in a forked process, and the exit code of that process,
+    or "no end". It prints to scratch/process.txt."""
+    lines, output = scratch / "values.jsonl", scratch / "process.txt"
 
-    def answered() -> Any:
-        code = act()
-        gc.collect()  # finalizers may print
-        sys.stdout.flush()
-        if not code:
-            answer.write_text(json.dumps(value(output.read_text(errors="replace"))))
-        return code
+    def act() -> None:
+        with lines.open("w") as file:
+            for value in produce():
+                print(json.dumps(value), file=file, flush=True)
 
+    for path in (lines, output):
+        path.write_text("")
     try:
-        code: Any = _wait(_fork(answered, output))
+        code: Any = _wait(_fork(act, output))
     except TimeoutError:
         code = "no end"
-    text = output.read_text(errors="replace")
-    return code, text, json.loads(answer.read_text()) if answer.exists() else None
+    return [json.loads(line) for line in lines.read_text().splitlines()], code
 
 
 def _called(main: Callable, argv: Sequence[str], output: pathlib.Path) -> tuple[int, str]:
@@ -263,40 +257,22 @@ def _cases(
 ) -> Iterator[tuple[int, Case]]:
     """Attempts many cases in one process, until it ends or a case seems to be a fault; that case is
     then attempted in a process of its own, which judges it."""
+
+    def without_faults() -> Iterator[Case]:
+        cases = map(attempt, numbers[:_BATCH])
+        yield from itertools.takewhile(lambda case: case["outcome"] not in FAULTS, cases)
+
     while numbers:
-        cases, _ = _attempted(attempt, numbers[:_BATCH], scratch)
+        cases, _ = _values(without_faults, scratch)
         yield from zip(numbers, cases, strict=False)
         numbers = numbers[len(cases) :]
         if numbers and len(cases) < _BATCH:
-            alone, code = _attempted(attempt, numbers[:1], scratch)
+            alone, code = _values(lambda first=numbers[0]: [attempt(first)], scratch)
             text = (scratch / "output.txt").read_text(errors="replace")
             outcome = _fault(code, text, lambda: True) or ("differing" if code == 1 else NAMED)
             ended = {"group": "the process ended", "case": f"exit code {code}", "outcome": outcome}
             yield numbers[0], alone[0] if alone else ended | {"detail": text[-1500:]}
             numbers = numbers[1:]
-
-
-def _attempted(
-    attempt: Callable[[int], Case], numbers: Sequence[int], scratch: pathlib.Path
-) -> tuple[list[Case], Any]:
-    """The cases up to the first fault or the end of the process, and its exit code. A fault is
-    among them if there is one number."""
-    lines = scratch / "cases.jsonl"
-
-    def act() -> None:
-        with lines.open("w") as file:
-            for number in numbers:
-                case = attempt(number)
-                if case["outcome"] in FAULTS and len(numbers) > 1:
-                    return
-                print(json.dumps(case), file=file, flush=True)
-
-    lines.write_text("")
-    try:
-        code: Any = _wait(_fork(act, scratch / "process.txt"))
-    except TimeoutError:
-        code = "no end"
-    return [json.loads(line) for line in lines.read_text().splitlines()], code
 
 
 def _tree(directory: pathlib.Path) -> dict[str, Any]:
@@ -385,9 +361,10 @@ def kills(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[in
             replay = f"--config.echo.replay={scratch / 'killed' / records.DECISIONS}"
             again = command("whole", *([replay] if "auto" in group else []))
             if not why:
-                _, _, found = _ended(lambda: 0, scratch, lambda _, r=read: r(scratch / "killed"))
-                _, said, expected = _ended(again, scratch, lambda _, r=read: r(scratch / "whole"))
-                why = said[-500:] if expected is None else difference(found, expected)
+                whole, _ = _values(lambda a=again, r=read: _after(a, r, scratch / "whole"), scratch)
+                said = (scratch / "process.txt").read_text(errors="replace")
+                killed, _ = _values(lambda r=read: [r(scratch / "killed")], scratch)
+                why = difference(killed[0], whole[0]) if whole and killed else said[-500:]
         except TimeoutError:
             outcome, why = "hang", "no end"
         text = output.read_text(errors="replace") if output.exists() else ""
@@ -398,6 +375,12 @@ def kills(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[in
             number,
             case | {"outcome": outcome if why else EQUAL, "detail": f"{why} {text[-500:]}"},
         )
+
+
+def _after(command: Callable[[], int], read: Callable, directory: pathlib.Path) -> Iterator[Any]:
+    """What `read` finds after a command, if it succeeds."""
+    if not command():
+        yield read(directory)
 
 
 def _moment(rng: random.Random, directory: pathlib.Path) -> tuple[Callable[[], bool], str]:
@@ -523,7 +506,7 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
         _wait(_fork(lambda s=state: made(s), scratch / "templates.txt"))
     for state, name in dict.fromkeys(_ATTEMPTS):
         copied("killed 7" if state == "killed" else state)
-        _, _, expected[f"{state} {name}"] = _ended(lambda: 0, scratch, lambda _, n=name: run(n))
+        (expected[f"{state} {name}"],), _ = _values(lambda n=name: [run(n)], scratch)
 
     def attempt(number: int) -> Case:
         rng = random.Random(f"{seed} damages {number}")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks import torture
-from tests.helpers.runs import run_command
+from tests.helpers.runs import run_command, run_python
 
 
 @pytest.mark.long
@@ -20,6 +20,28 @@ def test_a_few_cases_cause_no_fault(tmp_path):
     cases = [json.loads(line) for line in results.read_text().splitlines()]
     assert collections.Counter(case["kind"] for case in cases) == amounts
     assert "| **all damages** | 2 |" in done.stdout
+
+
+CASES = """
+import os, pathlib, sys
+from benchmarks import torture
+
+def attempt(number):
+    (pathlib.Path(sys.argv[1]) / "output.txt").write_text("")
+    if number == 3:
+        os._exit(9)
+    return {"group": "g", "case": "", "outcome": "silent" if number == 5 else "equal"}
+
+for number, case in torture._cases(attempt, range(8), pathlib.Path(sys.argv[1])):
+    print(number, case["outcome"])
+"""
+
+
+@pytest.mark.long
+def test_a_case_that_ends_the_process_or_is_a_fault_is_judged_alone(tmp_path):
+    done = run_python(["-c", CASES, str(tmp_path)])
+    expected = dict.fromkeys(range(8), "equal") | {3: "differing", 5: "silent"}
+    assert done.stdout.splitlines() == [f"{n} {outcome}" for n, outcome in expected.items()]
 
 
 def test_faults_are_counted_by_group():
