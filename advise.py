@@ -23,13 +23,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs import base, catalog
+from configs import catalog
 from runs import cli
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
-    parser = cli.Parser(__doc__, base.FIELDS)
+    parser = cli.Parser(__doc__)
     add = parser.add_argument
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
     add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")

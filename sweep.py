@@ -22,7 +22,6 @@ import functools
 import os
 from collections.abc import Sequence
 
-from configs import base
 from runs import cli, tracking
 
 # The executors, and the flags that only one of them uses.
@@ -31,7 +30,7 @@ _FLAGS = {"local": ("workers",), "ray": ("ray_address", "cpus_per_trial", "gpus_
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
-    parser = cli.Parser(__doc__, base.FIELDS)
+    parser = cli.Parser(__doc__)
     add = parser.add_argument
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
     add("--study", help="name of a study, or 'list' to print them all")

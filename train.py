@@ -19,13 +19,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs import base
 from runs import cli, tracking
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
-    parser = cli.Parser(__doc__, base.FIELDS)
+    parser = cli.Parser(__doc__)
     add = parser.add_argument
     add("--config", help="FILE[:VARIANT], such as configs/cifar10.py:mini")
     add("--workdir", type=cli.directory, help="the run's directory; run the same command to resume")

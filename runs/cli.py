@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 import ml_collections
 
 from configs import base
-from configs.fields import Field
 from echo.spec import abbreviated
 from runs import records, signals
 from runs.progress import surviving_output, write
@@ -182,15 +181,11 @@ def is_whole_number(text: str) -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises InputError; `fields` adds --config.FIELD for each field."""
+    """An argument parser that raises InputError."""
 
-    def __init__(self, description: str | None, fields: Sequence[Field] = ()):
-        super().__init__(
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        self.fields = fields
+    def __init__(self, description: str | None):
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=description, formatter_class=form, allow_abbrev=False)
 
     def parse_known_args(self, args=None, namespace=None):
         words = []
@@ -208,7 +203,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parses a command's own flags; returns them and the `--config.FIELD=VALUE` overrides.
+    """Parses a command's own flags and --config.FIELD=VALUE for each field; returns its own, and
+    the overrides.
 
     Raises:
         InputError: a flag that does not exist, or that cannot have its value.
@@ -216,17 +212,16 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config", nargs="?")
     config_flag = first.parse_known_args(argv)[0].config
-    config = load_config(config_flag)[0] if config_flag else base.get_config()
+    config = base.get_config()
+    if config_flag:  # its file may add fields; help has its values
+        load_module(config_flag)
+        config = load_config(config_flag)[0] if {"-h", "--help"} & {*argv} else base.get_config()
     parser.usage = "%(prog)s --FLAG=VALUE ... --config.FIELD=VALUE ..."
     group = parser.add_argument_group(f"fields, as they are in {config_flag or 'most files'}")
-    for field in sorted(parser.fields, key=lambda field: not field.name.startswith("echo.")):
+    for field in sorted(base.FIELDS, key=lambda field: not field.name.startswith("echo.")):
         text = f"{field.help}; allowed: {field.allowed} (now {nested(config, field.name)!r})"
-        group.add_argument(
-            f"--config.{field.name}",
-            metavar="VALUE",
-            default=argparse.SUPPRESS,
-            help=text.replace("%", "%%"),
-        )
+        flag, text = f"--config.{field.name}", text.replace("%", "%%")
+        group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=text)
     arguments, rest = parser.parse_known_args(argv)
     for word in rest:
         hint = _suggestion(word.partition("=")[0], parser._option_string_actions)
@@ -341,9 +336,7 @@ def set_field(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
     Raises:
         InputError: there is no such field, or it cannot have this value.
     """
-    value = read(name, value)
-    parent, _, leaf = name.rpartition(".")
-    (nested(config, parent) if parent else config)[leaf] = value
+    config.update_from_flattened_dict({name: read(name, value)})
 
 
 def read(name: str, value: Any) -> Any:

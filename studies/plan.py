@@ -328,7 +328,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
             version; nothing has been written.
     """
     plan = dict((study if study.record else with_record(study)).record)
-    with cli.writing_to(study_dir):
+    with cli.disk_full_named(study_dir), cli.writing_to(study_dir):
         if _grown(_read_record(study_dir), plan, study_dir) is not None:
             study_dir.mkdir(parents=True, exist_ok=True)
             # another launch may have written or extended the study meanwhile
