@@ -1,11 +1,13 @@
 """What a run resumes with: config.json lists it where it differs, and one sentence says so."""
 
+import subprocess
+
 import pytest
 
 import train
 from configs import base
 from runs import cli, origins, records
-from tests.helpers.runs import EIGHT_STEPS, mini, preempt, stop_at
+from tests.helpers.runs import EIGHT_STEPS, ROOT, mini, preempt, stop_at
 from tests.helpers.small_studies import RecordedProgress
 
 CONFIG = mini(**EIGHT_STEPS)
@@ -104,7 +106,12 @@ def test_a_configuration_file_that_was_edited_is_another_commit(tmp_path):
 
 
 def test_the_commit_is_that_of_the_checkout_wherever_git_is_told_to_look(tmp_path, monkeypatch):
-    commit = origins.describe.__wrapped__()["commit"]
+    def git(*words):
+        told = ["git", "-C", ROOT, *words]
+        return subprocess.run(told, capture_output=True, text=True, check=True).stdout.strip()
+
+    head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "-uno")
     monkeypatch.setenv("GIT_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert origins.describe.__wrapped__()["commit"] == commit
+    commit = origins.describe.__wrapped__()["commit"].partition(" ")[0]
+    assert commit == head[:12] + ("+changes" if changes else "")
