@@ -28,6 +28,7 @@ from data.path_data import (
     by_split,
     check_classes,
     image_properties,
+    number_of_classes,
     shuffled_order,
 )
 from data.sources import DatasetInfo, SourceError, fingerprint, reason
@@ -115,8 +116,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         return opened.records()
 
     properties = image_properties(main.records())
-    number, has_boxes = max(labels, default=-1) + 1, "objects" in main.columns
-    info = dataclasses.replace(info, num_classes=number, has_boxes=has_boxes, **properties)
+    number, gaps = number_of_classes(labels)
+    known = {"has_boxes": "objects" in main.columns, "notes": (*notes, *gaps)}
+    info = dataclasses.replace(info, num_classes=number, **known, **properties)
     return PathData(tuple(files), records, info, main.classes)
 
 

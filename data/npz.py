@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from data.file_source import Records
-from data.path_data import PathData, Settings, check_classes, check_one, shuffled_order, split_named
+from data.path_data import (
+    PathData,
+    Settings,
+    check_classes,
+    check_one,
+    number_of_classes,
+    shuffled_order,
+    split_named,
+)
 from data.sources import DatasetInfo, SourceError, reason
 from data.storage import Tree
 
@@ -43,13 +51,15 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     classes = np.unique(_labels(shown, arrays, names["train"]["label"]))
     records = functools.cache(functools.partial(_records, shown, arrays, names, classes))
     (first,) = records("train").read([0])
+    number, notes = number_of_classes(classes.tolist())
     info = DatasetInfo(
         name=settings.name,
         version="npz",
         fingerprint=tree.fingerprint(tree.names),
-        num_classes=int(classes[-1]) + 1,
+        num_classes=number,
         image_shape=first["image"].shape,
         channels=first["image"].shape[-1],
+        notes=notes,
     )
     return PathData(tuple(names), records, info)
 

@@ -145,6 +145,14 @@ def check_one(root: str, what: str, found: Collection[str]) -> None:
         )
 
 
+def number_of_classes(labels: Collection[int]) -> tuple[int, tuple[str, ...]]:
+    """One more than the largest label, and a note if there are none of smaller numbers."""
+    number = max(labels, default=-1) + 1
+    missing = number - len(labels)
+    note = f"{missing} of the {number} classes, which are numbered from 0, have no images"
+    return number, (note,) * bool(missing)
+
+
 def check_classes(shown: str, classes: Collection[Any], found: Collection[Any]) -> None:
     """Raises SourceError if the split `shown` has classes that are not those of `train`."""
     if not (others := sorted(set(found).difference(classes))):

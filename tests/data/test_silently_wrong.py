@@ -15,7 +15,7 @@ import train
 from data import splits
 from data.sources import RecordError, SourceError
 from runs import cli
-from tests.data.test_errors import arrays, file, images
+from tests.data.test_errors import arrays, file, images, table
 from tests.data.test_paths import dataset_of, files_at
 from tests.helpers import path_data, tfds_data
 from tests.helpers.runs import HANGS, ROOT
@@ -107,6 +107,17 @@ def test_a_bad_record_met_while_the_vocabulary_is_trained_is_named(tmp_path):
     with pytest.raises(RecordError, match=r"^record 41 .*line 42\).*comma") as caught:
         splits.open_splits(dataset_of(tmp_path, "files:.", validation_split="train", **fields))
     assert "INTERNAL" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["npz", pytest.param("hf", marks=pytest.mark.extras)])
+def test_numbers_of_classes_without_images_are_said(kind, tmp_path):
+    images = [tfds_data.png(number) for number in range(3)]
+    write = {"npz": arrays(image=np.zeros((3, 8, 8), np.uint8), label=np.array([1, 2, 4]))}
+    write["hf"] = table(image=images, label=[1, 2, 4])
+    write[kind](tmp_path)
+    name = {"npz": "npz:a.npz", "hf": "hf:."}[kind]
+    info = splits.open_source(name, "train", str(tmp_path))[1]
+    assert (info.num_classes, info.notes[0].split()[:4]) == (5, ["2", "of", "the", "5"])
 
 
 def test_missing_files_of_a_series_are_said(tmp_path):
