@@ -1,6 +1,7 @@
 """Data echoing: repeat what a slow upstream produced instead of waiting for it.
 
     import echo
+    batches = echo.watch(any_loader)  # measures, and changes nothing
     batches = echo.EchoIterDataset(grain_dataset, factor=4, shuffle_buffer=10_000, batch_size=128)
     batches = echo.echo_iterable(any_loader, factor=2)
     dataset = tf_dataset.apply(echo.tf_data.echo(factor=2, shuffle_buffer=10_000))
@@ -17,8 +18,10 @@ from echo import tf_data
 from echo.advice.recommend import Advice, advise
 from echo.gather_plan import GatherPlan
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
+from echo.loaders import AutoIterable, auto
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import INSERTIONS, PLACEMENTS, EchoSpecError, missing_package
+from echo.waiting import Watched, watch
 
 __version__ = "0.1.0"
 
@@ -26,15 +29,19 @@ __all__ = [
     "INSERTIONS",
     "PLACEMENTS",
     "Advice",
+    "AutoIterable",
     "EchoCursor",
     "EchoIterable",
     "EchoIterator",
     "EchoSchedule",
     "EchoSpecError",
     "GatherPlan",
+    "Watched",
     "advise",
+    "auto",
     "echo_iterable",
     "tf_data",
+    "watch",
 ]
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from echo.auto import DecidedOrder
+from echo.auto_order import DecidedOrder
 
 _NO_ITEMS = np.empty(0, np.int64)
 

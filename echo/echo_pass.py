@@ -1,7 +1,7 @@
 """One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes.
 
 What to emit, and when to read more, is up to an `Order`: `echo.schedule.EchoCursor` or
-`echo.auto.AutoOrder`.
+`echo.auto_order.AutoOrder`.
 """
 
 import threading
@@ -12,6 +12,7 @@ import numpy as np
 
 from echo.gather_plan import PlanStore
 from echo.readers import FORGET_EVERY, Reader
+from echo.rows import RowReader, RowStore
 from echo.stores import ArrayStore, ItemStore
 
 
@@ -70,9 +71,9 @@ class EchoPass:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Reader | RowReader,
         order: Order,
-        new_store: Callable[[], ItemStore | ArrayStore | PlanStore],
+        new_store: Callable[[], ItemStore | ArrayStore | PlanStore | RowStore],
     ):
         self.reader, self.order = reader, order
         self._new_store = new_store

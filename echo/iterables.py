@@ -12,8 +12,9 @@ import numpy as np
 from echo import torch
 from echo.echo_pass import EchoPass, check_fields
 from echo.readers import SequentialReader
+from echo.rows import RowReader, RowStore
 from echo.schedule import EchoCursor, EchoSchedule
-from echo.spec import MAX_POSITION, Factor, checked_integer, checked_switch
+from echo.spec import MAX_BATCH, MAX_POSITION, Factor, checked_integer, checked_switch
 from echo.stores import ItemStore
 
 T = TypeVar("T")
@@ -27,11 +28,13 @@ def echo_iterable(
     shuffle_buffer: int = 0,
     seed: int = 0,
     reshuffle_each_iteration: bool = True,
+    rebatch: int = 0,
 ) -> "EchoIterable[T]":
     """Repeats each item of `iterable` about `factor` times, mixed by a streaming shuffle buffer.
 
-    Over examples this is example echoing; over a loader's batches it is batch echoing. The result
-    can be iterated over as often as `iterable` can, and resumed at any item.
+    Over examples this is example echoing; over a loader's batches it is batch echoing, or, with
+    `rebatch`, example echoing. The result can be iterated over as often as `iterable` can, and
+    resumed at any item.
 
     Args:
         iterable: yields items of any kind that `copy.deepcopy` can copy. One that is only indexed,
@@ -41,13 +44,16 @@ def echo_iterable(
         shuffle_buffer: slots of the shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         reshuffle_each_iteration: whether these choices differ from one pass to the next.
+        rebatch: examples in each batch to emit; the last one may have fewer. The batches of
+            `iterable`, of arrays or tensors with one leading size, are taken apart, and the buffer
+            holds and mixes their examples. 0 echoes what `iterable` yields.
 
     Raises:
-        EchoSpecError: a factor, buffer, seed, or switch that is not allowed.
+        EchoSpecError: a factor, buffer, seed, switch, or size that is not allowed.
         TypeError: `iterable` cannot be iterated over.
     """
     schedule = EchoSchedule(factor, shuffle_buffer, seed)
-    return EchoIterable(iterable, schedule, reshuffle_each_iteration)
+    return EchoIterable(iterable, schedule, reshuffle_each_iteration, rebatch)
 
 
 class EchoIterable(Iterable[T]):
@@ -64,12 +70,14 @@ class EchoIterable(Iterable[T]):
         iterable: Iterable[T],
         schedule: EchoSchedule,
         reshuffle_each_iteration: bool = True,
+        rebatch: int = 0,
     ):
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
             raise TypeError(f"iterable has type {type(iterable).__name__}; allowed: an iterable")
-        self._parent = _Parent(iterable)
+        self._parent = Parent(iterable)
         self._schedule = schedule
         self._reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
+        self._rebatch = checked_integer("rebatch", rebatch, 0, MAX_BATCH)
         self.epoch = 0
         self._newest: EchoIterator[T] | None = None
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
@@ -90,6 +98,8 @@ class EchoIterable(Iterable[T]):
         return iterator
 
     def __len__(self) -> int:
+        if self._rebatch:
+            raise TypeError("the number of examples in the batches of the iterable is not known")
         return self._schedule.num_outputs(len(self._parent.iterable))  # or a TypeError
 
     def __bool__(self) -> bool:
@@ -130,7 +140,7 @@ class EchoIterable(Iterable[T]):
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
                 items than were read, or has been read from here and cannot start again.
         """
-        check_fields(state, _STATE_FIELDS)
+        check_fields(state, (*_STATE_FIELDS, *(["rows"] if self._rebatch else [])))
         position = dict(state)
         epoch = checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION)
         self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
@@ -162,7 +172,7 @@ class EchoIterable(Iterable[T]):
     def _begin(self, epoch: int) -> "EchoIterator[T]":
         """A new pass from the start."""
         self._parent.discard_loaded()
-        return EchoIterator(_Source(self._parent), self._order(epoch), epoch)
+        return EchoIterator(Source(self._parent), self._order(epoch), epoch, bool(self._rebatch))
 
     def _order(self, epoch: int) -> EchoCursor:
         """The order of a pass, at its start."""
@@ -170,7 +180,7 @@ class EchoIterable(Iterable[T]):
         if self._reshuffle and epoch:
             seed = np.random.SeedSequence([schedule.seed, epoch]).generate_state(1, np.uint64)
             schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, int(seed[0]))
-        return schedule.cursor()
+        return EchoCursor(schedule, size=self._rebatch or 1, drop_remainder=False)
 
 
 class EchoIterator(Iterator[T]):
@@ -180,10 +190,14 @@ class EchoIterator(Iterator[T]):
         epoch: the number of the pass.
     """
 
-    def __init__(self, source: "_Source", order: EchoCursor, epoch: int):
+    def __init__(self, source: "Source", order: EchoCursor, epoch: int, rows: bool):
         self.epoch = epoch
         self.open = source.open  # iter() of the iterable, which the first item does, too
-        self._pass = EchoPass(SequentialReader(source), order, ItemStore)
+        reader = SequentialReader(source)
+        if rows:
+            self._pass = EchoPass(RowReader(reader), order, RowStore)
+        else:
+            self._pass = EchoPass(reader, order, ItemStore)
 
     def __repr__(self) -> str:
         position = self._pass.order.get_state()["position"]
@@ -205,7 +219,7 @@ class EchoIterator(Iterator[T]):
             return {"epoch": self.epoch, **self._pass.get_state()}
 
 
-class _Parent:
+class Parent:
     """The iterable that is echoed, and what has been done to it here.
 
     Attributes:
@@ -231,14 +245,14 @@ class _Parent:
             self.was_loaded = False
 
 
-class _Source:
+class Source:
     """A pass over an iterable, as `echo.readers.SequentialReader` reads it.
 
     A state holds that of the iterable, and its epoch: that of a Hugging Face data set, or of the
     sampler of a PyTorch loader.
     """
 
-    def __init__(self, parent: _Parent):
+    def __init__(self, parent: Parent):
         self._parent = parent
         self._start()
 

@@ -1,7 +1,7 @@
 """The echo stage as a Grain data set: `EchoIterDataset` and `OpportunisticIterDataset`.
 
 Both read, store, emit and restore items alike. They differ in the order of the copies, which is
-`echo.schedule.EchoCursor` or `echo.auto.AutoOrder`.
+`echo.schedule.EchoCursor` or `echo.auto_order.AutoOrder`.
 """
 
 import functools
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import grain
 import numpy as np
 
-from echo.auto import AutoOrder, Repeats, checked_decisions, round_size, store_rows
+from echo.auto_order import AutoOrder, Repeats, checked_decisions, round_size, store_rows
 from echo.echo_pass import EchoPass, Order
 from echo.gather_plan import PlanStore
 from echo.readers import CHUNK_ITEMS, BackgroundReader, RandomAccessReader, SequentialReader

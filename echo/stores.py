@@ -71,7 +71,10 @@ class Stacked:
 
     item: Any
 
-    def __getitem__(self, rows: slice) -> "Stacked":
+    def __len__(self) -> int:
+        return len(Structure(self.item).leaves(self.item)[0])
+
+    def __getitem__(self, rows: slice | np.ndarray) -> "Stacked":
         structure = Structure(self.item)
         return Stacked(structure.build(leaf[rows] for leaf in structure.leaves(self.item)))
 

@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from echo.auto import DecidedOrder, Repeats, round_size, store_rows
+from echo.auto_order import DecidedOrder, Repeats, round_size, store_rows
 from echo.diagnostics import CopyDiagnostics, Stream
 from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import derived_seed

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo import readers
-from echo.auto import AutoOrder, Repeats
+from echo.auto_order import AutoOrder, Repeats
 from tests.helpers.echo_parents import KINDS, PlanApplier, parent_of
 from tests.helpers.runs import HANGS
 

@@ -510,3 +510,35 @@ def test_after_an_error_an_iterable_without_state_is_read_again_only_from_a_stat
     assert iterator.state()["num_items"] == -1
     echoed.load_state_dict(echoed.state_dict())
     assert items + list(echoed) == schedule_says(2, 4, 0, 20)
+
+
+@hypothesis.given(
+    n=st.integers(0, 9),
+    rows=st.integers(1, 5),
+    rebatch=st.integers(1, 7),
+    factor=st.sampled_from([1, "4/3", 2, 3]),
+    buffer=st.integers(0, 12),
+    position=st.integers(0, 30),
+)
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_batches_are_taken_apart_and_their_rows_echoed(n, rows, rebatch, factor, buffer, position):
+    """As the rows one by one would be, in batches of another size, from any position on."""
+    numbers = np.arange(n * rows)
+    batches = [{"x": x, "y": -x[:, None]} for x in numbers.reshape(n, rows)]
+
+    def echoed():
+        return echo_iterable(batches, factor, buffer, seed=5, rebatch=rebatch)
+
+    expected = [int(x) for x in echo_iterable(numbers.tolist(), factor, buffer, seed=5)]
+    whole = list(echoed())
+    assert (
+        np.concatenate([b["x"] for b in whole], dtype=int).tolist() == expected
+        if whole
+        else not expected
+    )
+    assert [len(b["x"]) for b in whole[:-1]] == [rebatch] * (len(whole) - 1)
+    assert all((b["y"][:, 0] == -b["x"]).all() for b in whole)
+    before, after = echoed(), echoed()
+    done = len(list(zip(range(position), before, strict=False)))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert [b["x"].tolist() for b in after] == [b["x"].tolist() for b in whole[done:]]

@@ -1,0 +1,308 @@
+"""How long a training loop waits for its loader, measured while it trains: `watch(loader)`."""
+
+import atexit
+import copy
+import dataclasses
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from echo.spec import checked_integer
+from echo.stores import nbytes
+from echo.threads import usable_cores
+
+T = TypeVar("T")
+
+# Left out of the measurement: the first steps, which compile; pauses, which are evaluations and
+# checkpoints and take this many times the median of the steps before them; and the steps after a
+# pause or a replay, for which a loader has batches ready.
+FIRST_STEPS, PAUSE, SETTLING_STEPS = 5, 10, 16
+
+_RECENT = 256  # steps whose median says what a pause is
+_SECONDS_BETWEEN_BOXES = 300
+_COPIED_BYTES = 2**30  # of the batches that a replay hands out
+_REPLAY_SHARE = 20  # fresh steps per repeated one
+_WAITING = 0.05  # a smaller share of time waited is not worth a change
+
+# What echoing with factor e needed of the fresh examples that training without it did, on the seven
+# registered problems (results/claims.md).
+FRESH_SHARES = {2: (0.49, 0.93), 4: (0.21, 0.57), 16: (0.06, 0.57)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """What was measured; str() of it is a box of at most six lines.
+
+    Attributes:
+        steps: steps measured, without the first ones, pauses, and repeats.
+        seconds: their wall time.
+        waited: the share of it blocked in the loader's `next`, from 0 to 1.
+        ratio: (low, high) of R, the loader's time per batch / the step's. Without replay, low holds
+            if the loader stands still during steps, and high if it works on.
+        loader_seconds: (low, high) of the loader's time per batch.
+        step_seconds: (low, high) of the step's own time.
+        repeated: steps that were taken on repeats, to measure the step.
+        workers: `num_workers` of the loader, or None.
+        idle_cores: cores of the machine that were idle meanwhile, or None if unknown.
+    """
+
+    steps: int
+    seconds: float
+    waited: float
+    ratio: tuple[float, float]
+    loader_seconds: tuple[float, float]
+    step_seconds: tuple[float, float]
+    repeated: int
+    workers: int | None
+    idle_cores: float | None
+
+    @property
+    def factor(self) -> int:
+        """The echo factor that ends the wait; 1 if there is none to end."""
+        return 1 if self.waited < _WAITING else max(1, min(16, round(sum(self.ratio) / 2)))
+
+    @property
+    def saved(self) -> tuple[float, float]:
+        """(low, high) of the share of the time to a target that echoing would save, if repeats are
+        worth what they were on the registered problems; negative where it would cost time."""
+        if self.factor == 1 or not self.steps:
+            return 0.0, 0.0
+        factor = max(e for e in FRESH_SHARES if e <= self.factor)
+        loader, step = (sum(pair) / 2 for pair in (self.loader_seconds, self.step_seconds))
+        pace = max(loader, factor * step) * self.steps / self.seconds  # time per fresh example
+        low, high = FRESH_SHARES[factor]
+        return 1 - high * pace, 1 - low * pace
+
+    def to_json(self) -> str:
+        """One line of JSON with every attribute, `factor`, and `saved`."""
+        derived = {"factor": self.factor, "saved": self.saved}
+        return json.dumps(dataclasses.asdict(self) | derived)
+
+    def __str__(self) -> str:
+        if not self.steps:
+            return _box([f"echo.watch: no step measured yet; the first {FIRST_STEPS} do not count"])
+        (low, high), factor = self.ratio, self.factor
+        ratio = "at most 1" if self.waited < _WAITING else _range(low, high, "{:.2g}")
+        lines = [
+            f"The loop waited {self.waited:.0%} of {_duration(self.seconds)} for its loader"
+            f" ({self.steps:,} steps).",
+            f"R = {ratio}: a batch takes {_seconds(self.loader_seconds)} to load and"
+            f" {_seconds(self.step_seconds)} to train on.",
+        ]
+        if self.waited < _WAITING:
+            lines.append("Nothing to gain: the loader keeps up.")
+        elif factor == 1:
+            lines.append("Read ahead, since the loader stands still during steps: num_workers=1.")
+        else:
+            if self.workers is not None and (self.idle_cores or 0) >= 1:
+                added = min(math.ceil((self.workers or 1) * (high - 1)), int(self.idle_cores or 0))
+                lines.append(
+                    f"First try num_workers={self.workers + added}: {self.idle_cores:.1f} cores are"
+                    " idle."
+                )
+            least, most = (max(0.0, share) for share in self.saved)
+            lines.append(
+                f"Echo with factor {factor}, or echo.auto(loader): {least:.0%} to {most:.0%} less"
+                f" time to the same quality, {_duration(least * self.seconds)} to"
+                f" {_duration(most * self.seconds)} of what ran so far."
+            )
+        if not self.repeated and self.waited >= _WAITING:
+            lines.append("The step's time is what this thread saw; replay=16 measures it.")
+        return _box(lines)
+
+
+class Watch(Generic[T]):
+    """An iterable with the items of `loader`; see `watch`.
+
+    Attributes:
+        loader: the iterable that is watched, whose other attributes are this one's too.
+        report: what was measured so far.
+    """
+
+    def __init__(self, loader: Iterable[T], replay: int):
+        if not hasattr(loader, "__iter__"):
+            raise TypeError(f"loader has type {type(loader).__name__}; allowed: an iterable")
+        self.loader = loader
+        self._replay = checked_integer("replay", replay, 0, 10_000)
+        self._seen, self._next_replay = 0, 4 * FIRST_STEPS
+        self._settled = FIRST_STEPS  # the steps seen when measuring continues
+        self._steps, self._waited, self._rested = 0, 0.0, 0.0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._pause = float("inf")
+        # Of each replay: seconds per step, and the wait for the first fresh batch after it, as a
+        # share of the usual wait: a loader that works during steps has it ready.
+        self._step_seconds: list[float] = []
+        self._wait_after: list[float] = []
+        self._repeated = 0
+        self._idle = _idle_seconds()
+        self._since = self._shown = time.perf_counter()
+        self._shown_steps = 0
+        atexit.register(self._show)
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:  # state_dict, sampler, dataset, ...
+        if name == "loader":  # not there yet, as while this is unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[T]:
+        try:
+            yield from self._pass(iter(self.loader))
+        finally:
+            if not self._shown_steps:
+                self._show()
+
+    def _pass(self, iterator: Iterator[T]) -> Iterator[T]:
+        clock, after_replay = time.perf_counter, False
+        start = clock()
+        for batch in iterator:
+            waited = clock() - start
+            copies = self._copies(batch)
+            given = clock()
+            yield batch
+            start = clock()
+            self._count(waited, start - given, after_replay)
+            after_replay = bool(copies)
+            if copies:
+                yield from self._replayed(copies)
+                start = clock()
+            if start - self._shown > _SECONDS_BETWEEN_BOXES:
+                self._show()
+                start = clock()
+
+    def _count(self, waited: float, rest: float, after_replay: bool) -> None:
+        self._seen += 1
+        if after_replay:
+            self._wait_after.append(waited)
+        self._recent.append(rest)
+        if self._seen % 32 == FIRST_STEPS:
+            self._pause = PAUSE * statistics.median(self._recent)
+        if after_replay or rest > self._pause:
+            self._settled = self._seen + SETTLING_STEPS
+        elif self._seen > self._settled:
+            self._steps, self._waited = self._steps + 1, self._waited + waited
+            self._rested += rest
+
+    def _copies(self, batch: T) -> list[T]:
+        """Copies of a batch that will be repeated, made before a step can change or donate it."""
+        if not self._replay or self._seen < self._next_replay:
+            return []
+        self._next_replay += max(1, _REPLAY_SHARE * self._replay)
+        count = min(self._replay, max(4, _COPIED_BYTES // max(1, nbytes(batch))))
+        return [copy.deepcopy(batch) for _ in range(count)]
+
+    def _replayed(self, copies: list[T]) -> Iterator[T]:
+        """Hands out copies, and measures the step: the device is idle at both ends."""
+        count = len(copies)
+        _synchronize()
+        start = time.perf_counter()
+        while copies:
+            yield copies.pop()
+        _synchronize()
+        self._step_seconds.append((time.perf_counter() - start) / count)
+        self._repeated += count
+
+    @property
+    def report(self) -> Watched:
+        steps = max(1, self._steps)
+        wait, rest = self._waited / steps, self._rested / steps
+        measured = self._step_seconds or [rest]
+        step = min(measured), max(measured)
+        # A loader that works during steps takes a whole step of the loop, one that stands still
+        # only the wait. After a replay the former has a batch ready, the latter does not.
+        loader = wait, wait + rest
+        if self._wait_after and wait:
+            ready = 1 - min(1.0, statistics.median(self._wait_after) / wait)
+            loader = loader[round(ready)], loader[round(ready)]
+        seconds = self._waited + self._rested
+        return Watched(
+            steps=self._steps,
+            seconds=seconds,
+            waited=max(0.0, 1 - statistics.mean(measured) / (wait + rest)) if seconds else 0.0,
+            ratio=(loader[0] / step[1], loader[1] / step[0]) if self._steps else (0.0, 0.0),
+            loader_seconds=loader,
+            step_seconds=step,
+            repeated=self._repeated,
+            workers=getattr(self.loader, "num_workers", None),
+            idle_cores=self._idle_cores(),
+        )
+
+    def _idle_cores(self) -> float | None:
+        idle, since = _idle_seconds(), time.perf_counter() - self._since
+        if idle is None or self._idle is None or since <= 0:
+            return None
+        return min((idle - self._idle) / since, usable_cores())
+
+    def _show(self) -> None:
+        if self._steps > self._shown_steps or (self._seen and not self._shown_steps):
+            print(self.report, file=sys.stderr, flush=True)
+        self._shown, self._shown_steps = time.perf_counter(), self._steps
+
+
+def watch(loader: Iterable[T], replay: int = 0) -> Watch[T]:
+    """Measures how long a loop waits for `loader`, and changes nothing.
+
+        for batch in echo.watch(loader):
+            step(batch)
+
+    The result yields the same items; its length, `state_dict`, and all else are the loader's. A box
+    of at most six lines goes to standard error after the first pass, every five minutes, and at the
+    end of the program, also after Ctrl-C: the share of time waited, R, and what to do. `report`
+    has the same as data, for a test such as `assert batches.report.waited < 0.1`.
+
+    The step's time is what this thread sees. A loop that never waits for the accelerator sees
+    only how long sending work to it takes: with `replay`, the step is measured by itself.
+
+    Args:
+        loader: any iterable of batches.
+        replay: measures the step on so many repeats of a batch, soon after the start and then once
+            per 20 times as many fresh batches; 0 repeats nothing. These are real steps.
+
+    Raises:
+        TypeError: `loader` cannot be iterated over.
+        EchoSpecError: `replay` is not a whole number from 0 to 10,000.
+    """
+    return Watch(loader, replay)
+
+
+def _synchronize() -> None:
+    """Waits until accelerators have done what was sent to them so far."""
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
+        torch.cuda.synchronize()
+    if jax := sys.modules.get("jax"):  # a device computes in the order that it was asked to
+        jax.block_until_ready([jax.device_put(0.0, d) + 1 for d in jax.local_devices()])
+
+
+def _idle_seconds() -> float | None:
+    """Seconds that the machine's cores have been idle, summed; None if the system does not say."""
+    try:
+        with open("/proc/stat") as file:
+            return int(file.readline().split()[4]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return None
+
+
+def _range(low: float, high: float, form: str) -> str:
+    low_text, high_text = form.format(low), form.format(high)
+    return low_text if low_text == high_text else f"{low_text} to {high_text}"
+
+
+def _seconds(pair: tuple[float, float]) -> str:
+    return f"{_range(1e3 * pair[0], 1e3 * pair[1], '{:,.3g}')} ms"
+
+
+def _duration(seconds: float) -> str:
+    unit, scale = next(u for u in (("h", 3600), ("min", 60), ("s", 0)) if seconds >= u[1])
+    return f"{seconds / (scale or 1):.1f} {unit}"
+
+
+def _box(lines: list[str]) -> str:
+    return "\n".join(["", *(f"| {line}" for line in lines)])

@@ -1,0 +1,161 @@
+"""`echo.auto`: every example once or more, none twice in a batch, whatever the timing."""
+
+import collections
+import itertools
+import json
+import threading
+import time
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+import echo
+from tests.helpers.runs import HANGS
+
+ROWS = 8
+
+
+class Loader:
+    """`n` batches, each after one of `pauses`, in turn. The array is reused, as some loaders do."""
+
+    def __init__(self, n, pauses=(0.0,)):
+        self.n, self.pauses, self.array = n, pauses, np.zeros(ROWS, np.int64)
+
+    def __iter__(self):
+        for i, pause in zip(range(self.n), itertools.cycle(self.pauses), strict=False):
+            time.sleep(pause)
+            self.array[:] = np.arange(i * ROWS, (i + 1) * ROWS)
+            yield {"x": self.array, "pair": (self.array[:, None] * [1, -1], self.array.copy())}
+
+
+class StatefulLoader(Loader):
+    """Continues from its state, in the next pass if that is loaded."""
+
+    done = 0
+
+    def __iter__(self):
+        for batch in itertools.islice(super().__iter__(), self.done, None):
+            self.done += 1
+            yield batch
+        self.done = 0
+
+    def state_dict(self):
+        return {"done": self.done}
+
+    def load_state_dict(self, state):
+        self.done = state["done"]
+
+
+def examples(batches):
+    """The examples of each batch, all of whose leaves must agree."""
+    for batch in batches:
+        x, (pairs, values) = batch["x"], batch["pair"]
+        assert (pairs == x[:, None] * [1, -1]).all()
+        assert (values == x).all()
+    return [batch["x"].tolist() for batch in batches]
+
+
+@hypothesis.given(
+    n=st.integers(1, 12),
+    max_factor=st.integers(1, 5),
+    pauses=st.lists(st.sampled_from([0.0, 0.001, 0.004]), min_size=1, max_size=4),
+    buffer=st.sampled_from([0, ROWS, 3 * ROWS]),
+    position=st.integers(0, 12),
+    loader=st.sampled_from([Loader, StatefulLoader]),
+)
+@hypothesis.settings(max_examples=40, deadline=None)
+def test_each_example_comes_and_a_state_continues(n, max_factor, pauses, buffer, position, loader):
+    def batches():
+        return echo.auto(loader(n, pauses), max_factor, buffer, seed=3)
+
+    before, after = batches(), batches()
+    first = list(itertools.islice(before, position))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    rows = examples(first + list(after))
+    assert all(len(set(batch)) == ROWS for batch in rows)  # none twice in a batch
+    copies = collections.Counter(itertools.chain.from_iterable(rows))
+    assert max(copies.values()) <= max_factor
+    # The last ones are left out if they are fewer than a batch.
+    assert n * ROWS - ROWS < len(copies) <= n * ROWS
+    assert (after.fresh_examples, after.emitted) == (len(copies), copies.total())
+
+
+def test_a_loader_that_keeps_up_is_passed_on():
+    assert examples(list(echo.auto(Loader(6), max_factor=1))) == [
+        list(range(i * ROWS, (i + 1) * ROWS)) for i in range(6)
+    ]
+
+
+@pytest.mark.parametrize("mix", [True, False])
+def test_examples_repeat_while_the_loader_stands_still(mix):
+    moved_on = threading.Event()
+
+    def loader():
+        for i in range(4):
+            assert i < 2 or moved_on.wait(HANGS)
+            yield np.arange(i * ROWS, (i + 1) * ROWS)
+
+    iterator = iter(echo.auto(loader(), max_factor=4, mix=mix))
+    batches = [next(iterator) for _ in range(4)]  # two of them repeat, or the next line hangs
+    moved_on.set()
+    assert {x for batch in batches for x in batch.tolist()} == set(range(2 * ROWS))
+    batches += list(iterator)
+    assert {x for batch in batches for x in batch.tolist()} == set(range(4 * ROWS))
+    assert len({id(batch) for batch in batches}) == len(batches)
+
+
+def test_each_pass_is_a_pass_over_the_loader():
+    batches = echo.auto(Loader(3), max_factor=1)
+    assert examples(list(batches)) == examples(list(batches))
+    assert (batches.epoch, batches.fresh_examples) == (2, 6 * ROWS)
+    list(zip(range(1), batches, strict=False))  # a pass that is left
+    assert len(list(batches)) == 3
+
+
+def test_an_empty_loader_has_no_batches():
+    assert list(echo.auto([])) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "error"),
+    [
+        ([np.zeros((4, 2)), np.zeros((3, 2)), np.zeros((4, 2))], ValueError),  # short in the middle
+        ([np.zeros((4, 2)), np.zeros((5, 2))], ValueError),
+        ([np.zeros((4, 2)), np.zeros((4, 3))], ValueError),
+        ([np.zeros((4, 2)), np.zeros((4, 2), np.float32)], ValueError),
+        ([(np.zeros(4), np.zeros(3))], TypeError),
+        ([{"x": np.zeros(4), "name": "a"}], TypeError),
+        ([np.asarray([None] * 4)], TypeError),
+        (3, TypeError),
+    ],
+)
+def test_batches_that_cannot_be_mixed_are_refused(batches, error):
+    with pytest.raises(error, match="mix=False" if batches != 3 else "int"):
+        list(echo.auto(batches, max_factor=1))
+
+
+def test_an_error_of_the_loader_comes_through():
+    def loader():
+        yield np.zeros(4)
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        list(echo.auto(loader(), max_factor=1))
+
+
+def test_a_state_of_other_settings_is_refused():
+    batches = echo.auto(Loader(4), max_factor=2)
+    next(iter(batches))
+    with pytest.raises(ValueError, match="max_factor"):
+        echo.auto(Loader(4), max_factor=3).load_state_dict(batches.state_dict())
+
+
+@pytest.mark.extras
+def test_tensors_stay_tensors():
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.arange(32), torch.ones(32, 2, dtype=torch.bfloat16))
+    batches = list(echo.auto(torch.utils.data.DataLoader(data, batch_size=8), max_factor=1))
+    assert torch.cat([x for x, _ in batches]).tolist() == list(range(32))
+    assert {(y.dtype, tuple(y.shape)) for _, y in batches} == {(torch.bfloat16, (8, 2))}
