@@ -236,8 +236,8 @@ def test_files_that_differ_in_what_is_not_read_are_one_data_set(datasets, tmp_pa
     fields = [pa.field("image", pa.large_binary(), False), pa.field("label", pa.int32(), False)]
     strict = tables[0].select(["image", "label"]).cast(pa.schema(fields))
     tables.append(path_data.described(strict, described))
-    for number, table in enumerate(tables):
-        path_data.write_parquet(tmp_path / f"train-{number}.parquet", table)
+    for number, shard in enumerate(tables):
+        path_data.write_parquet(tmp_path / f"train-{number}.parquet", shard)
     source, info = splits.open_source("hf:.", "train", str(tmp_path))
     assert sorted(record["label"] for record in source) == [0, 0, 0, 1, 1, 1, 1, 1]
     assert {record["image"] for record in source} == {tfds_data.png(n) for n in range(2)}
