@@ -206,6 +206,8 @@ def vary(
         name = "_".join(f"{field.rpartition('.')[2]}={x}" for field, x in overrides.items())
         if overrides.get("echo.factor") == 1:
             overrides["echo.insertion"] = "none"
+        elif "echo.factor" not in values and overrides.get("echo.insertion") == "none":
+            overrides["echo.factor"] = 1.0
         elif "echo.factor" in values and "echo.insertion" not in values:
             default = config.echo.insertion
             default = "before_augmentation" if default == "none" else default

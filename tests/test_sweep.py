@@ -1,6 +1,7 @@
 """Studies: the points of a search, the trials that count, and resuming a stopped study."""
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from analysis.__main__ import main as analyze
 from configs import cifar10, lm1b
 from runs import cli, origins, records
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
-from studies.plan import load_study, make_study, open_study
+from studies.plan import load_study, make_study, open_study, vary
 from studies.search import check_values, point, trial_config
 from tests.helpers.runs import flags, mini, on_each_step
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
@@ -403,6 +404,12 @@ def test_labels_of_conditions():
         (["--vary=seed.data=1,2"], "seed.data"),
         (["--vary=batch_size=32,31", "--config.echo.streams=4"], "config.echo.streams"),
         (["--vary=echo.factor=1,1"], "echo.factor"),
+        (["--vary=echo.shuffle_buffer=1,024"], "'024'"),
+        (["--vary=echo.factor=2", "--vary=echo.insertion=none"], "echo.factor"),
+        (["--vary=dataset.name=digits,Digits"], "name=Digits"),
+        (["--vary=batch_size=16,32", "--config.batch_size=64"], "--config.batch_size"),
+        (["--study=demo", "--config.target.metric=acuracy"], "acuracy"),
+        (["--study=demo", "--config.dataset.test_split=tset"], "tset"),
     ],
 )
 def test_wrong_input_to_the_command(words, named, tmp_path, capsys):
@@ -429,7 +436,16 @@ def test_values_of_a_field_are_compared_without_a_python_file(tmp_path):
     assert loaded.trials["status"].tolist() == ["exhausted"] * 4
 
 
-FILE = """from configs import catalog, cifar10
+def test_insertion_points_are_compared_with_no_echoing(tmp_path):
+    words = ("echo.insertion=none,after_batching",)
+    config = mini(echo__insertion="after_batching", echo__factor=2)
+    none, batches = vary(config, FLAG, words).conditions
+    assert (none.insertion, batches.insertion, batches.factor) == ("none", "after_batching", 2)
+    check_values(vary(config, FLAG, words))
+
+
+FILE = """import numpy as np
+from configs import catalog, cifar10
 def get_config():
     return cifar10.get_config("mini")
 def get_search_space(variant):
@@ -478,7 +494,7 @@ WRONG = [
     (of_axis(field="batch_size", scale="log", min=16, max=50), "batch_size 27"),
     ({"axis": f"{RATE}, {RATE}"}, "optimizer.learning_rate"),
     ({"axis": "'lr'"}, "mine.py"),
-    ({"axis": "1 / 0"}, "line 5: ZeroDivisionError"),
+    ({"axis": "1 / 0"}, "line 6: ZeroDivisionError"),
     *((of_condition(name), "condition") for name in ("../evil", "", "a\n", "study.json", 3)),
     (of_condition("x", "{'seed.model': 3}"), "seed.model"),
     (of_condition("Baseline"), "'Baseline'"),
@@ -500,6 +516,19 @@ WRONG = [
     ({"plan": "'overrides': {'dataset.name': 'folder:/nope'}"}, "/nope"),
     ({"plan": "}, 'list': {"}, "'list'"),
 ]
+
+
+def test_numbers_of_numpy_are_those_of_python_in_records(tmp_path):
+    """NumPy's integers and short floats are not JSON."""
+    file = tmp_path / "mine.py"
+    width = "{'field': 'model.width', 'scale': 'choice', 'values': list(np.arange(1, 3))}"
+    plan = "'overrides': {'optimizer.beta2': np.float32(0.5)}"
+    file.write_text(FILE.format(axis=width, more="'x': {'prefetch': np.int64(1)}", plan=plan))
+    config, module = cli.load_config(str(file))
+    record = load_study(config, module, str(file), "mine").to_record({})
+    assert json.loads(json.dumps(record["search_space"]))[0]["values"] == [1, 2]
+    assert json.loads(json.dumps(record["conditions"]))[1]["overrides"] == {"prefetch": 1}
+    assert record["resolved_config"]["optimizer"]["beta2"] == 0.5
 
 
 @pytest.mark.parametrize(("wrong", "named"), WRONG)
