@@ -166,7 +166,7 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
     numbers = Counted(x=np.arange(CORES * CHUNK))
     line = RateLimiter(Limits(latency_seconds=1.0), clock)
     source, order = SlowSource(numbers, line), FreshOrder(len(numbers))
-    examples = Examples(source, 0, order, decode, lambda batch: batch)
+    examples = Examples(source, 0, order, decode, augment=lambda batch: batch)
     with clock.stopped():
         training = threading.Thread(target=examples.stacked_items, args=[range(len(numbers))])
         training.start()
