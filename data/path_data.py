@@ -110,7 +110,7 @@ def canonical_split(folder: str) -> str:
 
 
 def by_split(root: str, names: Sequence[str]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Names of files by split, and notes on missing ones; all are `train` unless one says so.
+    """Names of files by split, and notes on others and missing ones; all are `train` if none is.
 
     Raises:
         SourceError: they are of several data sets.
@@ -122,8 +122,9 @@ def by_split(root: str, names: Sequence[str]) -> tuple[dict[str, list[str]], tup
     check_one(root, "data sets, in the folders", places)
     if "train" not in splits:
         splits = {"train": list(names)}
-    splits.pop("", None)
     notes = []
+    if unnamed := splits.pop("", None):
+        notes.append(f"{len(unnamed)} files, such as {unnamed[0]}, name no split, and are left out")
     for split, files in splits.items():
         shards = [_SHARD.fullmatch(name) for name in files]
         series = {

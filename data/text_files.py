@@ -48,11 +48,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             " first, by pandas.DataFrame.to_json(FILE, orient='records', lines=True)"
         )
     files_of, notes = by_split(tree.root, names)
-    if left_out := sorted(set(tree.names).difference(*files_of.values())):
-        notes += (
-            f"{len(left_out)} files of {settings.name}, such as {left_out[0]}, are left out: they "
-            f"name no split, or do not end in {', '.join(SUFFIXES)}",
-        )
+    if others := sorted(set(tree.names).difference(names)):
+        suffixes = ", ".join(SUFFIXES)
+        notes += (f"{len(others)} files, such as {others[0]}, are no {suffixes}, and left out",)
     info = DatasetInfo(settings.name, "text", tree.fingerprint(names), notes=notes)
     records = lambda split: _records(tree, files_of[split], settings)  # noqa: E731
     return PathData(tuple(files_of), records, info)
