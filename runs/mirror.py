@@ -71,17 +71,21 @@ class Mirror:
         found = filesystem.find(place, detail=True)
         there = {path[len(place) + 1 :]: entry["size"] for path, entry in found.items()}
         for path in sorted(_files(self._directory), key=_order):
-            with _unless_removed(self._directory / path):
-                status = (self._directory / path).stat()
+            source, copy = self._directory / path, f"{place}/{path}"
+            try:
+                status = source.stat()
                 version = (status.st_size, status.st_mtime_ns)
                 # Records of one size may differ, and so may what describes a checkpoint that was
                 # copied from a machine that is lost. The names of arrays' files never recur.
                 array = status.st_size > _LARGE and ".json" not in path
                 known = array or self._copied.get(path) == version
                 if not known or there.get(path) != status.st_size:
-                    _make_directory(filesystem, os.path.dirname(f"{place}/{path}"))
-                    filesystem.put_file(str(self._directory / path), f"{place}/{path}")
+                    _make_directory(filesystem, os.path.dirname(copy))
+                    filesystem.put_file(str(source), copy)
                 self._copied[path] = version
+            except FileNotFoundError:  # an old checkpoint was removed just now
+                if source.exists():
+                    raise
         for folder in set(filter(None, map(_checkpoint, there))):
             if not (self._directory / folder).exists() and self._has_newer(folder):
                 for path in [path for path in there if path.startswith(f"{folder}/")]:
@@ -166,16 +170,6 @@ def _check_owner(filesystem: Any, place: str, root: pathlib.Path, url: str) -> N
             f"--mirror={url} exists, and is no copy of {root}; give a new or empty place, or copy "
             "it back and resume there"
         )
-
-
-@contextlib.contextmanager
-def _unless_removed(source: pathlib.Path) -> Iterator[None]:
-    """Ignores that a file is gone: an old checkpoint is removed when there is a newer one."""
-    try:
-        yield
-    except FileNotFoundError:
-        if source.exists():
-            raise
 
 
 def _files(directory: pathlib.Path) -> Iterator[str]:
