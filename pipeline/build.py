@@ -132,7 +132,7 @@ def examples_of(
     if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
         order = Passes.of(config, len(source))
     decode, skip = _training_decode(config, workload), config.dataset.damaged == "skip"
-    return Examples(source, config.seed.data, order, decode, skip)
+    return Examples(source, config.seed.data, order, decode, skip=skip)
 
 
 def first_example(config: ConfigDict, source: Source, workload: Workload) -> Arrays:
@@ -153,7 +153,7 @@ def first_example(config: ConfigDict, source: Source, workload: Workload) -> Arr
 
     fused = config.dataset.fused_decode
     first, skip = decode_as_chunks if fused else decode, config.dataset.damaged == "skip"
-    return Examples(source, None, FreshOrder(1), first, skip).stacked_items([0])
+    return Examples(source, None, FreshOrder(1), first, skip=skip).stacked_items([0])
 
 
 def _training_decode(config: ConfigDict, workload: Any) -> Decode:

@@ -36,7 +36,8 @@ def evaluation_batches(
         skip: whether damaged examples are left out.
     """
     order = FreshOrder(len(source))
-    examples = Examples(source, None, order, lambda records, *_: workload.decode(records), skip)
+    decode = workload.decode
+    examples = Examples(source, None, order, lambda records, *_: decode(records), skip=skip)
     batches = _Batches(examples, batch_size, range(batch_size) if held is None else held)
     nbytes = len(source) * sum(array.nbytes for array in examples.stacked_items([0]).values())
     return list(batches) if nbytes <= _CACHE_BYTES else batches

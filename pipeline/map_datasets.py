@@ -117,6 +117,7 @@ class Examples(grain.MapDataset):
         seed: int | None,
         order: Any,
         decode: Decode,
+        *,
         skip: bool = False,
         augment: Stage | None = None,
     ):
@@ -126,8 +127,8 @@ class Examples(grain.MapDataset):
 
     def then(self, augment: Stage) -> "Examples":
         """These examples, augmented."""
-        arguments = self.source, self._seed, self.order, self._decode, self._skip
-        return Examples(*arguments, augment)
+        arguments = self.source, self._seed, self.order, self._decode
+        return Examples(*arguments, skip=self._skip, augment=augment)
 
     def __len__(self) -> int:
         return len(self.order)

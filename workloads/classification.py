@@ -143,7 +143,8 @@ def labels(records: list[dict[str, Any]], num_classes: int) -> np.ndarray:
 def checked_labels(given: Sequence[int] | np.ndarray, num_classes: int) -> np.ndarray:
     """Labels as int32 [n]; raises ValueError for one that is not a class."""
     for label in given:
-        if not 0 <= label < num_classes:  # before the conversion, which larger ones overflow
+        # Before the conversion, which larger ones overflow, and which rounds fractions.
+        if not (0 <= label < num_classes and label == int(label)):
             raise ValueError(
                 f"label {label}; allowed: 0 to {num_classes - 1} (is the split labeled?)"
             )

@@ -59,6 +59,10 @@ def decode(
         DecodeError: the image is damaged, truncated, not an image, or has more pixels.
     """
     if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, channels):
+            raise ValueError(
+                f"an array {image.dtype} {list(image.shape)}; allowed: uint8 [H, W, {channels}]"
+            )
         return image
     (height, width), colorspace = _header(image, max_pixels)
     if colorspace in ("CMYK", "YCCK"):

@@ -109,6 +109,9 @@ def test_alpha_and_transparency_are_ignored():
 def test_single_pixels_and_arrays_decode():
     pixels = np.zeros((8, 8, 1), np.uint8)
     assert decoding.decode(pixels, 1) is pixels
+    for wrong in (pixels / 255, pixels[..., 0], np.zeros((3, 8, 8), np.uint8)):
+        with pytest.raises(ValueError, match="uint8"):
+            decoding.decode(wrong, 1)
     assert decoding.decode(encoded(size=(1, 1)), 3).shape == (1, 1, 3)
     assert decoding.decode_within(encoded(size=(700, 1)), 96, 3).shape == (1, 96, 3)
 

@@ -95,6 +95,8 @@ NOISE = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
         ({"boxes": [WHOLE], "labels": [1, 2]}, "1 .* 2 labels"),
         ({"boxes": [WHOLE], "area": [1.0, 2.0]}, "1 .* 2 area"),
         ({"boxes": [WHOLE], "is_crowd": []}, "1 .* 0 is_crowd"),
+        ({"boxes": [WHOLE], "labels": [1.5]}, "label 1.5"),
+        ({"boxes": [[0, 0, 40, 30]]}, "a box of 40"),
         ({"bbox": None}, "'bbox'"),
         ({"label": None}, "'label'"),
         ({"boxes": [WHOLE] * 9}, "9 boxes; .*dataset.max_boxes, 8"),

@@ -32,6 +32,9 @@ _MIN_SIZE = 32  # pixels: the network reduces images to an eighth, then five tim
 # Boxes may extend this far beyond their image without a report: rounding of about a pixel.
 _TOLERANCE = 0.002
 
+# Boxes beyond this are in pixels.
+_FARTHEST = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class Detection(crops.RandomCrops):
@@ -98,6 +101,8 @@ class Detection(crops.RandomCrops):
         image = decoding.decode_at(record["image"], (self.canvas, self.canvas), 3)
         objects = field(record, "objects")
         given_Mx4 = np.asarray(field(objects, "bbox"), np.float32).reshape(-1, 4)
+        if (np.abs(given_Mx4) > _FARTHEST).any():
+            raise ValueError(f"a box of {np.abs(given_Mx4).max():g}; allowed: shares of the image")
         boxes_Mx4 = np.clip(given_Mx4, 0.0, 1.0)
         box_area_M = (boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]).prod(1) * size_2.prod()
         columns = {
