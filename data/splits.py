@@ -6,29 +6,17 @@ from typing import Any
 import ml_collections
 
 from configs.base import is_own_data
-from data import packaged, paths, tfds, throttle, tokens
+from data import packaged, paths, tfds, tokens
 from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError
 
 
-def open_data(
-    config: ml_collections.ConfigDict, clock: throttle.StoppableClock | None = None
-) -> tuple[Source, Source, DatasetInfo]:
-    """The training split, throttled by config.upstream, the validation split, and the data set.
-
-    Args:
-        clock: times the limits of config.upstream; None = a clock that is never stopped.
+def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
+    """The training and validation splits of `dataset` (config.dataset), and the data set.
 
     Raises:
         SourceError, RecordError: a split cannot be opened. For text, all records may be read.
     """
-    source, held_out, info = open_splits(config.dataset)
-    return throttle.throttled(config, source, clock), held_out, info
-
-
-def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
-    """The training and validation splits of `dataset` (config.dataset), and the data set; raises
-    as `open_data`."""
     train, validation, notes = split_names(dataset)
     if dataset.text:
         chosen = ml_collections.ConfigDict(dataset)

@@ -117,20 +117,15 @@ def limits(config: ml_collections.ConfigDict) -> Limits:
 def throttled(
     config: ml_collections.ConfigDict, source: Source, clock: StoppableClock | None = None
 ) -> Source:
-    """`source`, as slow as config.upstream says; unchanged where nothing is set.
-
-    A clock of None is never stopped.
-    """
-    slow = limits(config)
-    return source if slow == Limits() else SlowSource(source, RateLimiter(slow, clock))
+    """`source`, as slow as config.upstream says. A clock of None is never stopped."""
+    return SlowSource(source, RateLimiter(limits(config), clock))
 
 
 def augmentation_limiter(
     config: ml_collections.ConfigDict, clock: StoppableClock | None = None
-) -> "RateLimiter | None":
-    """The rate limiter of the examples that this process augments; None if there is no limit."""
-    if not (rate := config.upstream.augmented_examples_per_second):
-        return None
+) -> "RateLimiter":
+    """The rate limiter of the examples that this process augments."""
+    rate = config.upstream.augmented_examples_per_second
     return RateLimiter(Limits(rate).shared_by(jax.process_count()), clock)
 
 

@@ -31,7 +31,9 @@ def host_augmentation(
     """
     if config.augment_on == "device":
         return lambda batch: batch
-    seed, limiter = np.uint32(config.seed.data), augmentation_limiter(config, clock)
+    seed, limiter = np.uint32(config.seed.data), None
+    if config.upstream.augmented_examples_per_second:
+        limiter = augmentation_limiter(config, clock)
     augmented = _by_workload if getattr(workload, "augment_on_host", None) else _by_xla
 
     def augment(batch: Batch) -> Batch:

@@ -111,7 +111,8 @@ def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer
 
 
 def test_the_upstreams_clock_stands_still_during_evaluations(tmp_path, monkeypatch):
-    experiment, times = make_experiment(mini()), []
+    config, times = mini(upstream__examples_per_second=1e6), []
+    experiment = make_experiment(config)
 
     class Watched(list):
         def __iter__(self):
@@ -125,7 +126,7 @@ def test_the_upstreams_clock_stands_still_during_evaluations(tmp_path, monkeypat
     assert len(watched) > 1
     replaced = dataclasses.replace(experiment, validation=watched)
     monkeypatch.setattr(run, "make_experiment", lambda *_: replaced)
-    assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
+    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
     evaluations = np.reshape(times, (-1, len(watched) + 1))
     assert (evaluations == evaluations[:, :1]).all()
     assert (np.diff(evaluations[:, 0]) > 0).all()  # it runs between them

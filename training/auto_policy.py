@@ -25,7 +25,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from echo.diagnostics import CopyDiagnostics
 from pipeline import accounting
 from pipeline.map_datasets import Batch
 from pipeline.streams import FixedPolicy, concatenate
@@ -65,7 +64,6 @@ class AutoPolicy(FixedPolicy):
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
             and returns those of all processes in the same order everywhere; see
             runs.processes.Exchange.
-        copies: the run's diagnostics, which need the decisions.
 
     Attributes:
         earlier: decisions by batch number, from 0, that are repeated.
@@ -81,10 +79,9 @@ class AutoPolicy(FixedPolicy):
         pace: Any = None,
         decisions: Sequence[Sequence[int]] | None = None,
         exchange: Any = None,
-        copies: CopyDiagnostics | Any = None,
     ):
         self._config, self._pace = config, pace
-        self._exchange, self._copies = exchange, copies
+        self._exchange, self._num_examples = exchange, 0
         self.total_steps = None if decisions is None else len(decisions)
         self.earlier: dict[int, Sequence[int]] = {}
         if decisions is not None:
@@ -160,7 +157,7 @@ class AutoPolicy(FixedPolicy):
         if processes.is_first():
             self._file = records.LinesWriter(path, length)
             for fresh in decisions[:step]:
-                self._copies.decided(fresh)
+                self.copies.decided(fresh)
 
     def busy(self, seconds: float) -> float:
         return self._pace.busy(seconds)
@@ -170,7 +167,7 @@ class AutoPolicy(FixedPolicy):
         if self._file is not None:
             if step > self._recorded:
                 self._file.write({"step": step, "fresh": batch.decisions})
-            self._copies.decided(batch.decisions)
+            self.copies.decided(batch.decisions)
 
     def awaits(self, metrics: Any) -> None:
         self._pace.awaits(metrics)
@@ -185,14 +182,14 @@ class AutoPolicy(FixedPolicy):
             self._file.close()
 
 
-def of_run(config: ConfigDict, copies: CopyDiagnostics) -> AutoPolicy:
+def of_run(config: ConfigDict) -> AutoPolicy:
     """The policy of a run, which repeats the decisions in config.echo.replay if it is set.
 
     Raises:
         InputError: config.echo.replay does not contain the decisions of such a run.
     """
     decisions = processes.decided_by_first(lambda: _read_replay(config))
-    return AutoPolicy(config, Pace(), decisions, processes.Exchange(), copies)
+    return AutoPolicy(config, Pace(), decisions, processes.Exchange())
 
 
 def _read_replay(config: ConfigDict) -> list[list[int]] | None:

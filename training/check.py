@@ -46,11 +46,10 @@ def check(config: ConfigDict) -> None:
         except FieldError as error:
             raise ConfigError(str(error)) from error
     check_rules(config)
-    seconds = limits(config).record_seconds
-    if seconds > MAX_RECORD_SECONDS:
+    if any(config.upstream.values()) and limits(config).record_seconds > MAX_RECORD_SECONDS:
         raise ConfigError(
-            f"config.upstream lets a record pass in {seconds:.3g} seconds; allowed: "
-            f"{MAX_RECORD_SECONDS} at most, by a higher rate or fewer and shorter stalls"
+            f"config.upstream lets a record pass in {limits(config).record_seconds:.3g} seconds; "
+            f"allowed: {MAX_RECORD_SECONDS} at most, by a higher rate or fewer and shorter stalls"
         )
 
 

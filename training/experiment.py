@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import grain
+import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import workloads
 from configs import base
+from data import throttle
 from data.sources import DatasetInfo, Source
-from data.splits import open_data, open_split
-from data.throttle import StoppableClock
-from echo.diagnostics import CopyDiagnostics
+from data.splits import open_split, open_splits
 from pipeline import accounting, build
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch
@@ -48,8 +48,7 @@ class Experiment:
     held_out: Source  # raw examples of the validation split
     validation: Iterable[EvaluationBatch]  # (arrays, mask) pairs of the validation split
     target: records.Target  # at which the run ends
-    upstream_clock: StoppableClock  # of config.upstream; stopped while the run does not train
-    copies: CopyDiagnostics  # how repeats are spread over the batches
+    upstream_clock: throttle.StoppableClock | None  # stopped while the run does not train
 
     @functools.cached_property
     def repeated_rows(self) -> accounting.RepeatedRows:
@@ -63,18 +62,17 @@ class OpenData(NamedTuple):
     source: Source
     held_out: Source
     info: DatasetInfo
-    upstream_clock: StoppableClock
 
 
 def open_splits_of(config: ConfigDict) -> OpenData:
     """Checks `config` and opens its data; raises InputError."""
     check.check(config)
-    clock = StoppableClock()  # the training split may be throttled, the validation split never is
-    source, held_out, info = open_data(config, clock)
+    source, held_out, info = open_splits(config.dataset)
     if config.dataset.test_split:  # which only `train.py --evaluate` reads
         open_split(config.dataset, config.dataset.test_split)
-    check_same(config, info, {"training": len(source), "validation": len(held_out)})
-    return OpenData(source, held_out, info, clock)
+    if jax.process_count() > 1:
+        check_same(config, info, {"training": len(source), "validation": len(held_out)})
+    return OpenData(source, held_out, info)
 
 
 def check_same(config: ConfigDict, info: DatasetInfo, examples: Mapping[str, int]) -> None:
@@ -97,7 +95,11 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
     Raises:
         InputError: the configuration cannot be run.
     """
-    source, held_out, info, clock = data or open_splits_of(config)
+    source, held_out, info = data or open_splits_of(config)
+    clock = None
+    if any(config.upstream.values()):  # the training split alone is slow
+        clock = throttle.StoppableClock()
+        source = throttle.throttled(config, source, clock)
 
     # Devices and network. This process holds some rows of each batch, which some streams fill.
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
@@ -111,12 +113,11 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         test, _ = open_split(config.dataset, config.dataset.test_split)
         build.first_example(config, test, workload)
     first = build.first_example(config, source, workload)
-    copies = accounting.copy_diagnostics(config, len(source))
-    policy = FixedPolicy(config, held)
+    policy = FixedPolicy(config, held, len(source))
     if config.echo.policy == "auto":
         from training import auto_policy
 
-        policy = auto_policy.of_run(config, copies)
+        policy = auto_policy.of_run(config)
     store = None
     if config.echo.insertion != "none" and config.echo.placement == "device":
         store = make_store(config, first, workload, mesh, held)
@@ -134,7 +135,6 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         validation=held_out_batches(config, held_out, made),
         target=records.Target(**config.target),
         upstream_clock=clock,
-        copies=copies,
     )
 
 
@@ -155,9 +155,8 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         other,
         config=config,
         program=make_program(config, other.info, other.program.task.mesh),
-        policy=FixedPolicy(config, other.held_streams),
+        policy=FixedPolicy(config, other.held_streams, len(other.source)),
         target=records.Target(**config.target),
-        copies=accounting.copy_diagnostics(config, len(other.source)),
     )
 
 

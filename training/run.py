@@ -355,7 +355,7 @@ class Run:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             nonfinite = int(values.pop("nonfinite"))
             if step % every == 0 and self.recorder.active:
-                copies = self.experiment.copies.window(step - every, step)
+                copies = self.policy.copies.window(step - every, step)
                 self.recorder.write({**position, **values, **copies})
             self._loss = values["loss"]
             if step == 1:
@@ -395,7 +395,8 @@ class Run:
         """Excludes time from training, and stops a throttled upstream meanwhile; yields the state,
         which is ready. `region` is its name in a profile."""
         state = jax.block_until_ready(self.state)
-        stopped = self.experiment.upstream_clock.stopped()
+        clock = self.experiment.upstream_clock
+        stopped = clock.stopped() if clock else contextlib.nullcontext()
         with self.clock.paused(), stopped, TraceAnnotation(region):
             yield state
 

@@ -10,7 +10,7 @@ import pytest
 
 import train
 from data import sources, splits
-from data.throttle import Limits, RateLimiter, SlowSource, StoppableClock
+from data.throttle import Limits, RateLimiter, SlowSource, StoppableClock, throttled
 from pipeline import build
 from pipeline.evaluation import evaluation_batches
 from pipeline.map_datasets import CHUNK, CORES, Examples, FreshOrder
@@ -134,7 +134,8 @@ def test_a_request_made_while_the_clock_is_stopped_costs_as_much(limits, seconds
     def charged(evaluates):
         """Seconds by the run's clock that 20 records take."""
         clock = Asked()
-        source, _, _ = splits.open_data(mini(**fields), clock)
+        config = mini(**fields)
+        source = throttled(config, splits.open_splits(config.dataset)[0], clock)
         source[0]
         clock.waits.clear()
         begin, request = clock(), threading.Thread(target=source.__getitems__, args=[range(20)])

@@ -51,7 +51,7 @@ def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
     assert len(batches) == prepared.policy.total_steps > 16
     for first, last in [(0, 5), (5, 10), (10, 15), (3, 4), (12, len(batches))]:
         expected = by_hand(batches, first, last)
-        assert prepared.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
+        assert prepared.policy.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
         assert accounting.copy_diagnostics(config, 1197).window(first, last) == pytest.approx(
             expected
         )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import workloads
 from benchmarks import input as photographs
 from data import sources, splits
-from data.splits import open_data
+from data.splits import open_splits
 from pipeline import accounting, build, map_datasets
 from tests.helpers.runs import (
     HANGS,
@@ -284,7 +284,7 @@ def test_the_5000_images_are_mlxtends_in_balanced_splits():
 
 
 def test_a_small_picture_of_another_shape_is_named():
-    workload = workloads.make(mini(), open_data(mini())[2])
+    workload = workloads.make(mini(), open_splits(mini().dataset)[2])
     images = np.empty(4, object)
     for number, rows in enumerate((8, 8, 8, 7)):
         images[number] = np.zeros((rows, 8, 1), np.uint8)

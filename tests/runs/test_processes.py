@@ -11,7 +11,7 @@ import pytest
 import train
 import workloads
 from data.sources import Source
-from data.splits import open_data
+from data.splits import open_splits
 from pipeline import accounting, build, streams
 from pipeline.evaluation import evaluation_batches
 from runs import cli, processes, records
@@ -70,7 +70,7 @@ def test_who_joins_others(environment, arguments):
 )
 def test_two_halves_of_the_streams_give_the_whole_batches(insertion, buffer, budget):
     config = mini(**echoing(insertion, buffer), echo__streams=4, budget__fresh_examples=budget)
-    source, _, info = open_data(config)
+    source, _, info = open_splits(config.dataset)
     workload = workloads.make(config, info)
 
     def batches(held):
@@ -131,7 +131,7 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
     """Threads stand for processes."""
     fields = echoing(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
     config = mini(**fields, budget__fresh_examples=budget)
-    source, _, info = open_data(config)
+    source, _, info = open_splits(config.dataset)
     workload, late = workloads.make(config, info), Late(source)
     values, barrier = [None, None], threading.Barrier(2, timeout=HANGS)
 
@@ -190,7 +190,7 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
 
 def test_each_process_evaluates_its_share_of_each_batch():
     config = mini()
-    _, held_out, info = open_data(config)
+    _, held_out, info = open_splits(config.dataset)
     workload = workloads.make(config, info)
 
     def batches(held):

@@ -9,7 +9,7 @@ import pytest
 
 import train
 from configs import cifar10, coco, imagenet, lm1b
-from data.splits import open_data
+from data.splits import open_splits
 from pipeline import accounting, build
 from runs import cli, records
 from runs.study import Condition
@@ -43,7 +43,7 @@ def auto(insertion="before_augmentation", buffer=128, **fields):
 def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, streams):
     config = auto(insertion, buffer, echo__streams=streams)
     parts = make_experiment(config)
-    source, _, _ = open_data(config)
+    source, _, _ = open_splits(config.dataset)
     workload = parts.program.task.workload
     plain = batches_of(mini(echo__streams=streams))
     patient = list(build.build(config, source, workload, policy=AutoPolicy(config, AtMost())))
@@ -58,7 +58,7 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
 
 def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
     config = auto(echo__streams=2)
-    source, _, _ = open_data(config)
+    source, _, _ = open_splits(config.dataset)
     workload = make_experiment(config).program.task.workload
 
     def started():
@@ -93,7 +93,7 @@ def limited(config, pace, earlier=(), **options):
     """The batches of a configuration, of items kept on a device, of which `pace` limits the fresh
     ones."""
     config.echo.placement, config.augment_on = "device", "device"
-    source, _, _ = open_data(config)
+    source, _, _ = open_splits(config.dataset)
     workload = make_experiment(config).program.task.workload
     policy = AutoPolicy(config, pace, **options)
     policy.earlier.update(earlier)

@@ -115,7 +115,7 @@ def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
     source, info = splits.open_source("digit_scenes", "validation")
     broken = [*source.__getitems__(range(4)), record(image=b"no image")]
 
-    monkeypatch.setattr(experiment, "open_data", lambda *_: (source, Records(broken), info))
+    monkeypatch.setattr(experiment, "open_splits", lambda *_: (source, Records(broken), info))
     with pytest.raises(cli.InputError, match=r"record 4 .*'image/id': 7"):
         make_experiment(mini(augment_on="device"))
 

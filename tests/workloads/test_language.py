@@ -11,7 +11,7 @@ from flax import nnx
 
 import train
 from configs import coco, common_crawl, lm1b
-from data.splits import open_data
+from data.splits import open_splits
 from models.transformer import Transformer
 from runs import records
 from tests.helpers.runs import SMALL_TEXT, shrunk
@@ -251,7 +251,7 @@ def test_a_test_split_of_text_is_cut_by_the_vocabulary_of_the_training_split(mod
     held_out = open_test_split(prepared.config)
     batches = held_out_batches(prepared.config, held_out, prepared.program)
     shown = [data["tokens"][mask == 1] for data, mask in batches]
-    train_source, _, _ = open_data(prepared.config)
+    train_source, _, _ = open_splits(prepared.config.dataset)
     windows = len(train_source) // 40  # of each text: they are equally long, or nearly so
     first = train_source.__getitems__(range(5 * windows, 5 * windows + windows))
     wanted = prepared.program.task.workload.decode(first)["tokens"]
