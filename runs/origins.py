@@ -77,13 +77,18 @@ def note(
         records.write_json(workdir / records.CONFIG, there | {records.RESUMED: kept})
 
 
-@functools.cache  # a process loads its code once; asking Git and the packages takes 50 ms
 def describe() -> dict[str, Any]:
     """Commit (with '+changes' if the checkout differs from it, and the configuration files outside
     of it), package versions, and hardware."""
+    known = of_process()
     own = (f"{name}:{digest}" for name, digest in sorted(OWN_FILES.items()))
-    commit = " ".join(filter(None, (_commit(), *own))) or None
-    return {"commit": commit, "packages": _packages(), "hardware": _hardware()}
+    return known | {"commit": " ".join(filter(None, (known["commit"], *own))) or None}
+
+
+@functools.cache  # a process loads its code once; asking Git and the packages takes 50 ms
+def of_process() -> dict[str, Any]:
+    """The same, without configuration files, of which more may be loaded."""
+    return {"commit": _commit(), "packages": _packages(), "hardware": _hardware()}
 
 
 def _commit() -> str | None:

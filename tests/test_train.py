@@ -299,7 +299,7 @@ def test_settings_of_jax_change_no_number_and_what_may_is_said(tmp_path, uninter
     before = {name: getattr(jax.config, name) for name in odd}
     said = RecordedProgress()
     preempt(config, tmp_path, 3)
-    origins.describe.cache_clear()
+    origins.of_process.cache_clear()
     try:
         for name, value in odd.items():
             jax.config.update(name, value)
@@ -309,7 +309,7 @@ def test_settings_of_jax_change_no_number_and_what_may_is_said(tmp_path, uninter
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
-        origins.describe.cache_clear()
+        origins.of_process.cache_clear()
         program.cache_clear()
     assert records_of(tmp_path) == records_of(uninterrupted(config))
     assert "matmul_precision (None before, 'highest' now)" in " ".join(said.lines)

@@ -99,7 +99,7 @@ def test_a_configuration_file_that_was_edited_is_another_commit(tmp_path):
         file = tmp_path / str(number) / "mine.py"
         file.write_text(f"from configs.cifar10 import get_config  # {number}")
         cli.load_module(str(file))
-        commits.append(origins.describe.__wrapped__()["commit"])
+        commits.append(origins.describe()["commit"])
     del cli.OWN_FILES["mine.py"]
     assert all("mine.py:" in commit for commit in commits)
     assert commits[0] != commits[1]
@@ -113,5 +113,5 @@ def test_the_commit_is_that_of_the_checkout_wherever_git_is_told_to_look(tmp_pat
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "-uno")
     monkeypatch.setenv("GIT_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    commit = origins.describe.__wrapped__()["commit"].partition(" ")[0]
+    commit = origins.of_process.__wrapped__()["commit"]
     assert commit == head[:12] + ("+changes" if changes else "")
