@@ -126,7 +126,10 @@ class Tree:
                 return json.dumps(list(pool.map(digest, paths))).encode()
 
         settings = {"files": list(map(str, paths)), "written": written(paths)}
-        content = cached(self.cache(), "digests.json", settings, make)
+        try:
+            content = cached(self.cache(), "digests.json", settings, make)
+        except SourceError:  # data that cannot be written to are hashed each time
+            content = make()
         return fingerprint(encoded("\0".join(names)), content)
 
 

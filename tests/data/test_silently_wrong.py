@@ -150,6 +150,16 @@ def test_the_locale_changes_nothing(tmp_path):
     assert done.stdout.decode().split() == here
 
 
+def test_a_fingerprint_needs_no_directory_to_write_to(tmp_path):
+    arrays()(tmp_path)
+    for cache_dir in ("", "/dev/null/there"):
+        info = splits.open_source("npz:a.npz", "train", str(tmp_path), cache_dir=cache_dir)[1]
+        assert (
+            info.fingerprint
+            == splits.open_source("npz:a.npz", "train", str(tmp_path))[1].fingerprint
+        )
+
+
 def test_images_that_are_written_anew_are_other_data(tmp_path):
     images(*(f"{name}/{n}.png" for name in "ab" for n in range(50)))(tmp_path)
     before = splits.open_source("folder:.", "train", str(tmp_path))[1].fingerprint
