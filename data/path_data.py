@@ -28,7 +28,8 @@ _WORDS = {
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
 }
 _NAMES_SPLIT = re.compile(rf"(?:.*[^a-z0-9])?({'|'.join(_WORDS)})(?:[^a-z0-9].*)?", re.S)
-_SHARD = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)", re.S)
+# 00000-of-00002, perhaps with the hash that older files of the Hub have.
+_SHARD = re.compile(r"(.*?)(\d+)-of-(\d+)(?:-[0-9a-f]{8,})?(\D.*|)", re.S)
 SPLITS = ("train", "validation", "test")
 
 
@@ -91,17 +92,17 @@ def split_named(name: str) -> str:
     as in `my_val.txt`. The top folder that is such a word decides, then the name itself, then the
     top folder with such a word.
     """
-    return _split_and_place(name)[0]
+    return _WORDS.get(_word_and_place(name)[0], "")
 
 
-def _split_and_place(name: str) -> tuple[str, str | None]:
-    """The split that a name says, and the folder of what says so; ('', None) if nothing does."""
+def _word_and_place(name: str) -> tuple[str, str]:
+    """The word for a split in a name, and the folder of what has it; ('', '') if nothing has."""
     *folders, _ = parts = name.lower().split("/")
     exact = [depth for depth, folder in enumerate(folders) if folder in _WORDS]
     for depth in exact or [len(folders), *range(len(folders))]:
         if match := _NAMES_SPLIT.fullmatch(parts[depth]):
-            return _WORDS[match[1]], "/".join(name.split("/")[:depth])
-    return "", None
+            return match[1], "/".join(name.split("/")[:depth])
+    return "", ""
 
 
 def canonical_split(folder: str) -> str:
@@ -118,23 +119,32 @@ def by_split(root: str, names: Sequence[str]) -> tuple[dict[str, list[str]], tup
     splits: dict[str, list[str]] = {}
     for name in names:
         splits.setdefault(split_named(name), []).append(name)
-    places = {place for _, place in map(_split_and_place, names) if place is not None}
-    check_one(root, "data sets, in the folders", places)
     if "train" not in splits:
-        splits = {"train": list(names)}
+        return {"train": list(names)}, _notes_on_missing(root, "train", names)
     notes = []
     if unnamed := splits.pop("", None):
         notes.append(f"{len(unnamed)} files, such as {unnamed[0]}, name no split, and are left out")
+    named = [_word_and_place(name) for files in splits.values() for name in files]
+    check_one(root, "data sets, in the folders", {place for _, place in named})
     for split, files in splits.items():
-        shards = [_SHARD.fullmatch(name) for name in files]
-        series = {
-            f"{m[1]}*-of-{m[3]}{m[4]}" if m else n for n, m in zip(files, shards, strict=True)
-        }
-        if totals := [int(shard[3]) for shard in shards if shard]:
-            check_one(root, f"series of files for the split {split}", series)
-            if len(files) < totals[0]:
-                notes.append(f"{len(files)} of the {totals[0]} files of split {split} are there")
+        words = {word for word, _ in named if _WORDS[word] == split}
+        check_one(root, f"splits that mean {split}", words)
+        notes += _notes_on_missing(root, split, files)
     return splits, tuple(notes)
+
+
+def _notes_on_missing(root: str, split: str, files: Sequence[str]) -> tuple[str, ...]:
+    """A note if numbered files of a split are missing; raises SourceError for several series."""
+    shards = [_SHARD.fullmatch(name) for name in files]
+    if not (numbered := [shard for shard in shards if shard]):
+        return ()
+    total, numbers = int(numbered[0][3]), [int(shard[2]) for shard in numbered]
+    series = [f"{m[1]}*-of-{m[3]}{m[4]}" if m else n for n, m in zip(files, shards, strict=True)]
+    check_one(root, f"series of files for the split {split}", set(series))
+    twice = [n for n, k in zip(files, numbers, strict=True) if numbers.count(k) > 1]
+    check_one(root, f"files of one number for the split {split}", twice)
+    missing = f"{len(files)} of the {total} files of split {split} are there"
+    return (missing,) * (len(files) < total)
 
 
 def check_one(root: str, what: str, found: Collection[str]) -> None:

@@ -27,7 +27,7 @@ ACCENT = "\N{LATIN SMALL LETTER E WITH ACUTE}"
 def texts(*names):
     def write(root):
         for name in names:
-            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).parent.mkdir(exist_ok=True, parents=True)
             (root / name).write_text("text")
 
     return write
@@ -63,6 +63,11 @@ REFUSED = [
     (texts("en/train.txt", "fr/train.txt"), "files:.", "train", "'en', 'fr'"),
     (texts("en/train.txt", "fr/test.txt"), "files:.", "train", "'en', 'fr'"),
     (texts("train-0-of-2.txt", "train-0-of-3.txt"), "files:.", "train", "train-*-of-3.txt"),
+    (texts("train.txt", "val.txt", "dev.txt"), "files:.", "train", "'dev', 'val'"),
+    (
+        texts("train-0-of-1-0123456789abcdef.txt", "train-0-of-1-fedcba9876543210.txt"),
+        *("files:.", "train", "one number"),
+    ),
     (texts("train-0-of-1.txt", "train-0-of-1 (1).txt"), "files:.", "train", "(1).txt"),
     (file("a.txt", f"one\n{ACCENT}".encode("latin1")), "files:.", "train", "line 2"),
     (file("a.txt", "one".encode("utf-16-le")), "files:.", "train", "UTF-16"),
@@ -124,6 +129,19 @@ def test_missing_files_of_a_series_are_said(tmp_path):
     texts("train-00000-of-00003.txt", "train-00002-of-00003.txt")(tmp_path)
     (note,) = splits.open_source("files:.", "train", str(tmp_path))[1].notes
     assert note.startswith("2 of the 3 files")
+
+
+def test_layouts_that_are_one_data_set(tmp_path):
+    hashes = "0123456789abcdef", "fedcba9876543210"  # as older files of the Hub have
+    layouts = [
+        [f"data/train-0000{n}-of-00002-{h}.txt" for n, h in enumerate(hashes)],
+        ["default/train/0.txt", "default/test/0.txt", "default/train/1.txt"],
+        ["drive_test.txt", "blog/dev-notes.txt"],  # without train, all are
+    ]
+    for number, names in enumerate(layouts):
+        texts(*(f"{number}/{name}" for name in names))(tmp_path)
+        source, info = splits.open_source(f"files:{number}", "train", str(tmp_path))
+        assert (len(source), info.notes) == (2, ())
 
 
 @pytest.mark.long
