@@ -12,8 +12,9 @@ import sys
 import threading
 
 import train
-from data import sources, throttle
+from data import sources
 from runs import cli
+from training import experiment
 
 
 class LateSource(sources.Source):
@@ -39,16 +40,17 @@ class LateSource(sources.Source):
 def late_examples(examples, step):
     """Within, only `examples` training examples arrive before a run has taken `step` steps. Yields
     the run's `on_step` hook."""
-    slowed, arrived = throttle.throttled, threading.Event()
+    opened, arrived = experiment.open_splits, threading.Event()
 
-    def late(*arguments):
-        return LateSource(slowed(*arguments), examples, arrived)
+    def late(dataset):
+        source, held_out, info = opened(dataset)
+        return LateSource(source, examples, arrived), held_out, info
 
-    throttle.throttled = late
+    experiment.open_splits = late
     try:
         yield lambda taken: taken < step or arrived.set()
     finally:
-        throttle.throttled = slowed
+        experiment.open_splits = opened
         arrived.set()
 
 
