@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -415,6 +416,12 @@ def _batches(iterable: Iterable[Any]) -> Iterator[Any]:
     if isinstance(iterable, Mapping | str) or not isinstance(iterable, Iterable):
         allowed = "a list of (name, function) pairs, or an iterable of batches"
         raise EchoSpecError("stages", iterable, allowed)
+    if isinstance(iterable, Iterator):
+        warnings.warn(
+            "the measurement takes batches from an iterator, which training on it then lacks; make "
+            "a new one for training",
+            stacklevel=2,
+        )
     count, previous = 0, -1
     while count > previous:
         previous = count

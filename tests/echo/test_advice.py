@@ -518,6 +518,8 @@ def test_an_iterable_gives_only_r_after_batching_and_is_read_again():
     assert set(advice.points[0].step_seconds) == {1, 2, 4}
     assert [point.name for point in advice.points] == ["after batching"]
     assert advice.points[0].buffer_bytes == 24 * 10_000
+    with pytest.warns(UserWarning, match="a new one"):  # what it takes is gone
+        echo.advise(itertools.repeat(batches[0]), len, batch_size=16, seconds=0.02)
 
 
 STAGES = [("read", read), ("batch", join)]
