@@ -107,12 +107,11 @@ def pack(
     """
     record = {key: value for key, value in plan.record.items() if key != "schema_version"}
     known = _groups(directory / TRIALS).get(study)
-    if known is not None and _identity(json.loads(known["plan"].iloc[0] or "{}")) != _identity(
-        record
-    ):
+    earlier = record if known is None else json.loads(known["plan"].iloc[0] or "{}")
+    if _identity(earlier) != _identity(record):
         raise InputError(
-            f"--study is {study!r}, which {directory / TRIALS} has of another study; give another "
-            "name"
+            f"--study is {study!r}, and {directory / TRIALS} has another study of that name; give "
+            "another one"
         )
     trials = trials.drop(columns=[name for name in OF_PLAN if name in trials])
     trials = trials.reset_index(drop=True).assign(plan=None)

@@ -286,7 +286,9 @@ def test_single_runs_group_by_settings_and_data_seed(tmp_path):
     assert table["ratio_low"].tolist() == [1.0, 0.5]  # search 0 alone has both
     assert table["ratio_count"].tolist() == [1, 1]
     assert [path.name for path, _ in loaded.set_aside] == ["d"]
-    assert len(load.read(tmp_path).trials) == 3  # found below one directory just the same
+    write_trial(tmp_path / "e", [0.1], settings=config(seed={"data": 0, "model": 1}))
+    places = load.read(tmp_path).trials[["search", "trial"]].to_numpy().tolist()
+    assert places == [[0, 0], [0, 1], [0, 0], [1, 0]]
 
 
 UNLIKE = {"model": {"depth": 0}, "augmentation": {"pad": 1}, "dataset": {"cache_dir": "/a"}}
@@ -355,6 +357,7 @@ def test_runs_of_different_targets_are_compared_at_a_given_one(tmp_path):
     # the run that stopped at 0.9 says nothing about 0.95
     loaded = load.read([tmp_path / "a", tmp_path / "b"], 0.95)
     assert "1 counted trial ended on reaching" in " ".join(caveats.find(loaded))
+    assert loaded.study.planned_target.value == 0.9  # the easiest
     assert tables.title(loaded.study).startswith("a, b: fresh examples to reach 95%")
 
 

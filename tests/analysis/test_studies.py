@@ -93,7 +93,10 @@ def test_buffer_of_batches_is_counted_in_examples(tmp_path):
         assert [varied.value(condition) for condition in line] == [0, 40, 160, 640]
 
 
-@pytest.mark.parametrize("conditions", [INSERTION, CONTROLS, [BASELINE], [BEFORE]])
+TWO_BASELINES = [*SHUFFLE, setting("decayed", **{"w.decay": 0.1})]
+
+
+@pytest.mark.parametrize("conditions", [INSERTION, CONTROLS, TWO_BASELINES, [BASELINE], [BEFORE]])
 def test_any_other_study_has_no_varied_setting(tmp_path, conditions):
     assert varied_setting(load.read(study_of(tmp_path / "s", conditions)).study) is None
 
