@@ -27,6 +27,7 @@ from data.path_data import (
     Settings,
     by_split,
     check_classes,
+    check_contents,
     image_properties,
     number_of_classes,
     shuffled_order,
@@ -149,6 +150,7 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
             pairs = zip(names, paths, strict=True)  # `datasets` fails on files without rows
             filled = {name: path for name, path in pairs if pq.read_metadata(path).num_rows}
             names, paths = list(filled or names), list(filled.values()) or paths
+            check_contents(tree, names)
             schemas = [pq.read_schema(path) for path in paths]
         else:
             saved = datasets.load_from_disk(str(paths[0].parent))

@@ -1,5 +1,6 @@
 """What the kinds of data sets by path have in common; see paths.py."""
 
+import collections
 import dataclasses
 import io
 import re
@@ -13,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from data.file_source import FileSource, Records
 from data.sources import DatasetInfo, RecordError, SourceError, reason
+from data.storage import Tree
 
 # Images whose headers are read to find out whether all have one size.
 _SAMPLE = 64
@@ -162,6 +164,14 @@ def number_of_classes(labels: Collection[int]) -> tuple[int, tuple[str, ...]]:
     missing = number - len(labels)
     note = f"{missing} of the {number} classes, which are numbered from 0, have no images"
     return number, (note,) * bool(missing)
+
+
+def check_contents(tree: Tree, names: Sequence[str]) -> None:
+    """Raises SourceError if files of a split have the same content, as a copy has."""
+    digests = tree.digests(names)
+    counts = collections.Counter(digests)
+    twice = [name for name, digest in zip(names, digests, strict=True) if counts[digest] > 1]
+    check_one(tree.root, "files of the same content", twice)
 
 
 def check_classes(shown: str, classes: Collection[Any], found: Collection[Any]) -> None:

@@ -114,7 +114,12 @@ class Tree:
         return cli.expanded(self.cache_dir) / f"{self.root.rpartition('/')[2]}-{hashed}"
 
     def fingerprint(self, names: Sequence[str]) -> str:
-        """A hash of the names and the content of files. It is kept until one of them is written."""
+        """A hash of the names and the content of files."""
+        parts = [encoded(f"{name}\0") for name in names] + [d.encode() for d in self.digests(names)]
+        return fingerprint(*parts)
+
+    def digests(self, names: Sequence[str]) -> list[str]:
+        """A hash of the content of each file. They are kept until one of them is written."""
         paths = [self.local(name) for name in names]
 
         def digest(path: pathlib.Path) -> str:
@@ -127,10 +132,9 @@ class Tree:
 
         settings = {"files": list(map(str, paths)), "written": written(paths)}
         try:
-            content = cached(self.cache(), "digests.json", settings, make)
+            return json.loads(cached(self.cache(), "digests.json", settings, make))
         except SourceError:  # data that cannot be written to are hashed each time
-            content = make()
-        return fingerprint(encoded("\0".join(names)), content)
+            return json.loads(make())
 
 
 def written(paths: Sequence[pathlib.Path]) -> list[Any]:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 
 from data.file_source import Records, locate
-from data.path_data import PathData, Settings, by_split
+from data.path_data import PathData, Settings, by_split, check_contents
 from data.sources import DatasetInfo, SourceError
 from data.storage import Tree, encoded
 
@@ -67,6 +67,8 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
         [0] if document else _line_starts(path, name)
         for document, path, name in zip(whole, paths, shown, strict=True)
     ]
+    if settings.text != "documents":
+        check_contents(tree, [name for name, lines in zip(names, starts, strict=True) if lines])
     ends = list(itertools.accumulate(map(len, starts)))
 
     def found(row: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ def texts(*names):
     def write(root):
         for name in names:
             (root / name).parent.mkdir(exist_ok=True, parents=True)
-            (root / name).write_text("text")
+            (root / name).write_text(name.replace(" (copy)", ""))
 
     return write
 
@@ -68,6 +68,7 @@ REFUSED = [
         texts("train-0-of-1-0123456789abcdef.txt", "train-0-of-1-fedcba9876543210.txt"),
         *("files:.", "train", "one number"),
     ),
+    (texts("train.txt", "train (copy).txt"), "files:.", "train", "same content"),
     (texts("train-0-of-1.txt", "train-0-of-1 (1).txt"), "files:.", "train", "(1).txt"),
     (file("a.txt", f"one\n{ACCENT}".encode("latin1")), "files:.", "train", "line 2"),
     (file("a.txt", "one".encode("utf-16-le")), "files:.", "train", "UTF-16"),
