@@ -7,11 +7,10 @@ import functools
 import importlib.util
 import os
 import pathlib
-import queue
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from echo.threads import DaemonPool, done_within
 from runs import cli, records
 from runs.cli import InputError
 from runs.trackers import TRACKERS, Tracked
@@ -165,15 +164,9 @@ class Followers:
         say: Callable[[str], None],
         profile: "Profile | None" = None,
     ):
-        self._say, self._profile = say, profile
-        self._queues: list[tuple[queue.SimpleQueue, threading.Thread]] = []
-        for name, maker in make.items():
-            events = queue.SimpleQueue()
-            follow = threading.Thread(
-                target=self._follow, args=(maker, events), name=name, daemon=True
-            )
-            follow.start()
-            self._queues.append((events, follow))
+        self._make, self._say, self._profile = dict(make), say, profile
+        self._followers = dict[str, Any]()
+        self._threads = {name: DaemonPool(1) for name in make}
 
     def step(self, step: int) -> None:
         """The run is about to take a step; the first one is 1."""
@@ -182,32 +175,28 @@ class Followers:
 
     def tell(self, event: str, *arguments: Any) -> None:
         """Passes an event on without waiting."""
-        for events, _ in self._queues:
-            events.put((event, arguments))
+        for name, thread in self._threads.items():
+            thread.submit(self._call, name, event, arguments)
 
     def close(self) -> None:
         """Waits for the followers; called once, last."""
         if self._profile:
             self._profile.close()
         # One after the other: the mirror comes last, and copies what the others have written.
-        for events, follow in self._queues:
-            events.put(("close", ()))
-            events.put(None)
-            follow.join(_SILENT_SECONDS)
-            if follow.is_alive():
-                self._say(f"warning: {follow.name} does not answer; the run ends without it")
+        for name, thread in self._threads.items():
+            last = thread.submit(self._call, name, "close", ())
+            thread.close()
+            if not done_within(_SILENT_SECONDS, last):
+                self._say(f"warning: {name} does not answer; the run ends without it")
 
-    def _follow(self, make: Callable[[int], Any], events: queue.SimpleQueue) -> None:
-        follower = None
+    def _call(self, name: str, event: str, arguments: tuple) -> None:
         try:
-            while item := events.get():
-                event, arguments = item
-                if event == "start":
-                    follower = make(*arguments)
-                elif hasattr(follower, event):
-                    getattr(follower, event)(*arguments)
+            if event == "start":
+                self._followers[name] = self._make[name](*arguments)
+            elif call := getattr(self._followers.get(name), event, None):
+                call(*arguments)
         except Exception as error:
-            name = threading.current_thread().name
+            self._followers[name] = None
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self._say(f"warning: {name} failed ({reason}); the run continues without it")
 
