@@ -17,6 +17,9 @@ from runs.trackers import TRACKERS, Tracked
 from runs.tracking import Followers, Profile
 from tests.helpers.runs import HANGS, echoing, mini, stop_at
 
+# Trackers call what their own dependencies deprecate.
+pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
+
 DRAWN = {"optimizer.learning_rate": 0.07, "optimizer.schedule.final_factor": 0.3}  # no defaults
 HPARAMS = {"condition": "e2", "search": 1, "trial": 3, "hparams": DRAWN}
 
