@@ -11,7 +11,6 @@ import hashlib
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import grain
@@ -199,7 +198,7 @@ def num_skipped(source: Source, seed: int, batch: Batch) -> int:
     if not source.damaged:
         return 0
     records = record_numbers(batch.index[batch.copy == 0], len(source), seed)
-    return len(source.damaged.intersection(records))
+    return sum(number in source.damaged for number in records)
 
 
 def record_numbers(index_n: np.ndarray, num_records: int, seed: int) -> list[int]:
@@ -252,19 +251,17 @@ def _pool() -> DaemonPool:
 _thread = threading.local()  # `of_pool`: whether this is a thread of the pool
 
 
-def _submitted(function: Callable[..., Any], *args: Any) -> Future:
-    def call() -> Any:
-        _thread.of_pool = True
-        return function(*args)
-
-    return _pool().submit(call)
+def _called_by_pool(function: Callable[..., Any], *args: Any) -> Any:
+    _thread.of_pool = True
+    return function(*args)
 
 
 def on_a_core(function: Callable[..., Any], *args: Any) -> Any:
     """What `function(*args)` returns on a thread of the pool. Such a thread calls it itself: if
     those of the pool waited for one another, all could wait."""
-    of_pool = getattr(_thread, "of_pool", False)
-    return function(*args) if of_pool else _submitted(function, *args).result()
+    if getattr(_thread, "of_pool", False):
+        return function(*args)
+    return _pool().submit(_called_by_pool, function, *args).result()
 
 
 def in_chunks(
@@ -303,7 +300,7 @@ def in_chunks(
         for name, array in arrays.items():
             whole[name][start : start + size] = array
 
-    for future in [_submitted(part, start) for start in starts]:
+    for future in [_pool().submit(_called_by_pool, part, start) for start in starts]:
         future.result()
     assert whole is not None  # there are chunks
     return whole

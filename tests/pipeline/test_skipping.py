@@ -6,7 +6,7 @@ import pytest
 import train
 from data import splits
 from data.sources import RecordError
-from pipeline.map_datasets import record_numbers
+from pipeline.map_datasets import num_skipped, record_numbers
 from runs import cli, records
 from tests.helpers import path_data
 from tests.helpers.runs import (
@@ -40,18 +40,21 @@ def damage(own, split, *numbers):
 
 @pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS[::2])
 def test_the_next_record_takes_the_place_of_a_damaged_one(insertion, buffer, own):
-    fields = echoing(insertion, buffer) | {"augmentation__pad": 0}
+    fields = echoing(insertion, buffer) | {"augmentation__pad": 0, "batch_size": 64}
     sound = batches_of(config_of(own, **fields))
     damage(own, "train", 0, 17, 18, 59)
     following = {0: 1, 17: 19, 18: 19, 59: 1}
-    skipped = batches_of(config_of(own, **fields, dataset__damaged="skip"))
+    opened = make_experiment(config_of(own, **fields, dataset__damaged="skip"))
     source, _ = splits.open_source("folder:own", "train", str(own.parent))
     labels = [source[number]["label"] for number in range(60)]
-    for before, after in zip(sound, skipped, strict=True):
+    for before, after in zip(sound, opened.batches, strict=True):
         assert before.index.tolist() == after.index.tolist()
         assert before.copy.tolist() == after.copy.tolist()
         assert before.fresh_examples == after.fresh_examples
-        for row, number in enumerate(record_numbers(before.index, 60, 0)):
+        numbers = record_numbers(before.index, 60, 0)
+        fresh = np.isin(numbers, list(following)) & (before.copy == 0)
+        assert num_skipped(opened.source, 0, after) == fresh.sum()
+        for row, number in enumerate(numbers):
             assert after.data["label"][row] == labels[following.get(number, number)]
             if number not in following:
                 np.testing.assert_array_equal(before.data["image"][row], after.data["image"][row])
