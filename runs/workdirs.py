@@ -1,29 +1,17 @@
-"""A run's directory: a new one, an interrupted run to resume, or a finished one."""
+"""A run's directory: what it may contain, and the lock on it."""
 
 import contextlib
 import fcntl
-import functools
 import os
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from configs import base
-from runs import cli, processes, records
-from runs.checkpoints import Checkpoints, check_path
+from runs import cli, records
+from runs.checkpoints import check_path
 from runs.cli import InputError
-from runs.records import Damaged, flat
-
-
-class NothingToResume(InputError):
-    """The run in `workdir` has checkpoints, but none is usable."""
-
-    def __init__(self, workdir: pathlib.Path, reasons: str):
-        super().__init__(
-            f"{workdir} contains a run that cannot be resumed ({reasons}); restore those files, or "
-            "give another directory"
-        )
-        self.workdir, self.reasons = workdir, reasons
+from runs.records import flat
 
 
 def checked(
@@ -65,7 +53,7 @@ def enter(
     record: dict[str, Any],
     may_change: Collection[str],
     lock: contextlib.ExitStack | None,
-) -> dict[str, Any] | None:
+) -> tuple[dict[str, Any] | None, bool]:
     """Locks `workdir`, checks it again, and writes its config.json if there is none.
 
     Args:
@@ -73,7 +61,8 @@ def enter(
         lock: receives the directory's lock; None if the caller holds it.
 
     Returns:
-        The result of a run that another process has just finished, else None.
+        The result of a run that another process has just finished, else None; and whether there
+        was a run, which is to be resumed.
 
     Raises:
         InputError: another process is training in the directory, or it cannot be written to.
@@ -85,69 +74,14 @@ def enter(
                 f"{workdir} is in use by another process; wait until it ends, or give another "
                 "directory"
             )
-        if finished := checked(workdir, record, may_change):
-            return finished
-        if not (workdir / records.CONFIG).exists():
+        finished, resumes = (
+            checked(workdir, record, may_change),
+            (workdir / records.CONFIG).exists(),
+        )
+        if not resumes:
             content = {"schema_version": records.SCHEMA_VERSION, **record}
             records.write_json(workdir / records.CONFIG, content)
-        return None
-
-
-def newest_usable(
-    workdir: pathlib.Path, checkpoints: Checkpoints, like: Any, say: Callable[[str], None]
-) -> tuple[int, Any, Any] | None:
-    """The (step, arrays, value) of the newest checkpoint that is intact and whose records exist;
-    None if there are no checkpoints.
-
-    Checkpoints that are not usable and a damaged result, which resuming the run writes again, are
-    moved to WORKDIR/damaged and reported.
-
-    Args:
-        like: a pytree with the structure and sharding of the arrays.
-        say: called with a line for everything that is moved.
-
-    Raises:
-        NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
-    """
-    damaged, unusable, newest = workdir / records.DAMAGED, dict[int, str](), None
-    for step in checkpoints.steps():
-        try:
-            value = checkpoints.value(step)  # of all: Orbax reads their metadata when it saves
-            if (own := value["counters"]["step"]) != step:  # Orbax would save nothing before it
-                raise Damaged(f"it is a copy of checkpoint {own}")
-            if newest is None:
-                missing = functools.partial(_missing, workdir, value["records"])
-                if why := processes.decided_by_first(missing):
-                    raise Damaged(why)
-                newest = step, checkpoints.restore(step, like), value
-        except Damaged as error:
-            unusable[step] = str(error)
-    if newest is None and unusable:
-        reasons = (f"checkpoint {step}: {why}" for step, why in unusable.items())
-        raise NothingToResume(workdir, "; ".join(reasons))
-    for step, why in unusable.items():
-        processes.decided_by_first(functools.partial(checkpoints.set_aside, step, damaged))
-        say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
-    processes.decided_by_first(lambda: _set_result_aside(workdir, say))
-    if newest and unusable:
-        say(f"resuming from checkpoint {newest[0]}; the others are in {damaged}")
-    return newest
-
-
-def _missing(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> str:
-    """The reasons why files do not begin with what a checkpoint covers; '' if they do."""
-    reasons = (records.Extent(**e).missing_from(workdir / name) for name, e in extents.items())
-    return ", ".join(filter(None, reasons))
-
-
-def _set_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
-    try:
-        records.read_json(workdir / records.RESULT)
-    except Damaged as error:
-        with cli.writing_to(workdir):
-            aside = records.free_path(workdir / records.DAMAGED, records.RESULT)
-            (workdir / records.RESULT).rename(aside)
-        say(f"warning: {workdir}: {error}; it is moved to {aside}, and the run resumes")
+        return finished, resumes
 
 
 def check_place(directory: pathlib.Path, config: Any, flag: str) -> None:
@@ -173,19 +107,6 @@ def is_new(workdir: pathlib.Path) -> bool:
         kept.append(records.RESULT)
     names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
     return all(name in kept or name.startswith(".") for name in names)
-
-
-def set_aside(workdir: pathlib.Path) -> pathlib.Path:
-    """Moves the content of a run's directory to a new directory in WORKDIR/damaged, so that the run
-    can start over. The lock stays; its owner must be the caller. Returns the new directory."""
-    content = [p for p in workdir.iterdir() if p.name not in (records.LOCK, records.DAMAGED)]
-    # The result first: if this process is killed, what is left must not look like a finished run.
-    content.sort(key=lambda path: path.name != records.RESULT)
-    place = records.free_path(workdir / records.DAMAGED, "run")
-    place.mkdir()
-    for path in content:
-        path.rename(place / path.name)
-    return place
 
 
 def differences(

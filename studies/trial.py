@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import train
-from runs import cli, origins, processes, records, trial_records, workdirs
+from runs import cli, origins, processes, records, resuming, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
 from runs.tracking import Tools
@@ -97,9 +97,9 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
                 trained = _train(study, unit, to_train, study_dir, progress)
                 results |= zip(to_train, trained, strict=True)
                 return Outcome(results, to_train, tuple(notes))
-            except workdirs.NothingToResume as error:
+            except resuming.NothingToResume as error:
                 moved_to = processes.decided_by_first(
-                    lambda where=error.workdir: str(workdirs.set_aside(where))
+                    lambda where=error.workdir: str(resuming.set_aside(where))
                 )
                 notes.append(
                     f"{error.workdir}: no checkpoint can be used ({error.reasons}); its files are "
@@ -213,7 +213,7 @@ def _claim(
         if locked and (reason := _damage(study, unit.place(trial), workdir)):
             notes.append(
                 f"{unit.label(trial)}: its records were damaged ({reason}); they are now in "
-                f"{workdirs.set_aside(workdir)}, and the trial has started over"
+                f"{resuming.set_aside(workdir)}, and the trial has started over"
             )
         result = finished_result(study, study_dir, unit.place(trial))
         if result or not locked:

@@ -17,7 +17,7 @@ from configs import base
 from pipeline import streams
 from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch, num_skipped
-from runs import cli, origins, processes, records, tracking, workdirs
+from runs import cli, origins, processes, records, resuming, tracking, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import SEPARATOR, Progress, TimeLeft, duration
@@ -108,12 +108,7 @@ class Run:
                 return
             self.followers = tools.followers(workdir, record["config"], say)
             opened.callback(self.followers.close)
-            self._restore(opened)
-            with cli.writing_to(workdir):
-                step = self.counters.step
-                processes.decided_by_first(
-                    lambda: origins.note(workdir, record, step, base.CHANGE_ROUNDING, say)
-                )
+            self._begin(record, opened)
             self._open = opened.pop_all()
 
     def _enter(
@@ -131,31 +126,42 @@ class Run:
         if self.result is None:
             made = data if isinstance(data, Experiment) else make_experiment(self.config, data)
             self.experiment, self.policy, self.transfer = made, made.policy, made.transfer
-            self.result = processes.decided_by_first(lambda: workdirs.enter(*place, lock=lock))
+            enter = functools.partial(workdirs.enter, *place, lock=lock)
+            self.result, self._resumes = processes.decided_by_first(enter)
         return record
 
-    def _restore(self, opened: contextlib.ExitStack) -> None:
-        """Opens the rest, at the newest usable checkpoint if there is one; `opened` closes it."""
+    def _begin(self, record: dict[str, Any], opened: contextlib.ExitStack) -> None:
+        """Opens the rest, which `opened` closes, at the start or where an earlier process ended;
+        `record` is what config.json contains or would."""
         state = self.experiment.program.init(self.config.seed.model)
         self.clock = Clock()  # starts here, after what is compiled once per process
         self._running = opened.enter_context(contextlib.ExitStack())  # closed before the result
         saved = functools.partial(self.followers.tell, "saved")
         self.checkpoints = Checkpoints(self.workdir / records.CHECKPOINTS, saved)
-        self.iterator, keep_bytes = iter(self.experiment.batches), 0
+        self.iterator = iter(self.experiment.batches)
         for part in (self.checkpoints, self.iterator, self.progress, self.policy):
             self._running.callback(part.close)
-        usable = workdirs.newest_usable(self.workdir, self.checkpoints, state, self.progress.say)
-        if usable:
-            self._saved, state, value = usable
-            self.iterator.set_state(value["input"])
-            self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
-            self.transfer.bytes_sent = value["bytes_sent"]
-            keep_bytes = value["records"][records.METRICS]["bytes"]
         self.state, self._train_step = state, None  # which is compiled before the first step
+        keep_bytes = self._restore(record) if self._resumes else 0
         self.recorder = Recorder(self.workdir, keep_bytes, self.followers)
         self._running.callback(self.recorder.close)
         self.followers.tell("start", self.counters.fresh_examples)
         self.policy.resume(self.workdir, self.counters.step)
+
+    def _restore(self, record: dict[str, Any]) -> int:
+        """Moves everything to the newest usable checkpoint, if there is one, and notes what differs
+        since the run began. Returns how many bytes of metrics.jsonl the checkpoint covers."""
+        place, keep_bytes, say = self.workdir, 0, self.progress.say
+        if usable := resuming.newest_usable(place, self.checkpoints, self.state, say):
+            self._saved, self.state, value = usable
+            self.iterator.set_state(value["input"])
+            self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
+            self.transfer.bytes_sent = value["bytes_sent"]
+            keep_bytes = value["records"][records.METRICS]["bytes"]
+        step, rounding = self.counters.step, base.CHANGE_ROUNDING
+        with cli.writing_to(place):
+            processes.decided_by_first(lambda: resuming.note(place, record, step, rounding, say))
+        return keep_bytes
 
     def step(self, stop: bool = False) -> bool:
         """Takes the next training step; returns whether it has. Otherwise the run has ended, and

@@ -6,7 +6,7 @@ import pytest
 
 import train
 from configs import base
-from runs import cli, origins, records
+from runs import cli, origins, records, resuming
 from tests.helpers.runs import EIGHT_STEPS, ROOT, mini, preempt, stop_at
 from tests.helpers.small_studies import RecordedProgress
 
@@ -49,7 +49,7 @@ def resumed(workdir, step, say, **changes):
     record |= changes
     if not (workdir / records.CONFIG).exists():
         records.write_json(workdir / records.CONFIG, record)
-    origins.note(workdir, record, step, base.CHANGE_ROUNDING, say)
+    resuming.note(workdir, record, step, base.CHANGE_ROUNDING, say)
     entries = origins.of_run(recorded(workdir))
     return [(entry["step"], entry["commit"], entry["fields"]) for entry in entries]
 

@@ -367,7 +367,7 @@ import os, pathlib, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runs import checkpoints, processes, workdirs
+from runs import checkpoints, processes, resuming
 processes.initialize()
 own, work = jax.process_index(), pathlib.Path(sys.argv[1])
 rows = NamedSharding(Mesh(np.asarray(jax.devices()), "data"), PartitionSpec("data"))
@@ -389,7 +389,7 @@ if own:
         if path.is_file() and path.stat().st_size > 10_000:
             path.write_bytes(path.read_bytes()[:5000])
 processes.wait_for_all()
-step, restored, _ = workdirs.newest_usable(work, kept, {"x": array(0)}, print)
+step, restored, _ = resuming.newest_usable(work, kept, {"x": array(0)}, print)
 assert np.array_equal(restored["x"].addressable_data(0), array(1).addressable_data(0))
 processes.wait_for_all()
 print("from", step)
