@@ -180,9 +180,10 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
         )
     labeled = columns.get("objects") or columns.get("label", "")
     named = [_class_names(features.get(labeled)) for features in described]
+    wanted = next(filter(None, named), None)
     for name, classes in zip(names, named, strict=False):
-        _check_same_classes(tree.path(name), classes, named[0])
-    return _Table(shown, rows.with_format("arrow"), columns, named[0])
+        _check_same_classes(tree.path(name), classes, wanted)
+    return _Table(shown, rows.with_format("arrow"), columns, wanted)
 
 
 def _described(schema: pa.Schema) -> dict[str, Any]:

@@ -247,6 +247,8 @@ def test_class_names_in_another_order_are_refused(second, boxes, datasets, tmp_p
                 pa.table({"image": table.column("image"), "objects": objects}), {"objects": kind}
             )
         path_data.write_parquet(tmp_path / name, table)
+    bare = table.replace_schema_metadata()  # the first file, which names nothing
+    path_data.write_parquet(tmp_path / "train-.parquet", bare)
     with pytest.raises(SourceError, match="dog, cat"):
         splits.open_source("hf:.", "validation" if "val" in second else "train", str(tmp_path))
 
