@@ -107,8 +107,8 @@ def pack(
     """
     record = {key: value for key, value in plan.record.items() if key != "schema_version"}
     known = _groups(directory / TRIALS).get(study)
-    earlier = record if known is None else json.loads(known["plan"].iloc[0] or "{}")
-    if _identity(earlier) != _identity(record):
+    text = json.dumps(record) if known is None else known["plan"].iloc[0]
+    if not isinstance(text, str) or _identity(json.loads(text)) != _identity(record):
         raise InputError(
             f"--study is {study!r}, and {directory / TRIALS} has another study of that name; give "
             "another one"
@@ -123,8 +123,8 @@ def pack(
 
 
 def _identity(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a study cannot change when it grows, as it was written."""
-    changing = (*MAY_CHANGE, *records.ORIGIN, "study")
+    """What a study cannot change when it grows, as JSON."""
+    changing = (*MAY_CHANGE, *records.ORIGIN, "study", "sha256")
     return json.loads(json.dumps({k: v for k, v in plan.items() if k not in changing}))
 
 
