@@ -166,6 +166,7 @@ FIELDS = [
     Field("upstream.augmented_examples_per_second", 0.0, "limit on augmentation", 0, 1e12),
     # devices and seeds
     Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", 0, 1024),
+    Field("loader.workers", 0, "processes that read, decode, and augment; 0 = threads", 0, 512),
     Field("mesh.data", 0, "devices that share a batch; 0 = all", 0, 2**16),
     Field("mesh.model", 1, "devices that share a layer (sharding=tensor)", 1, 2**16),
     Field(
@@ -182,6 +183,7 @@ FIELDS = [
 OF_A_MACHINE = (
     "dataset.data_dir",
     "dataset.cache_dir",
+    "loader.workers",
     *(field.name for field in FIELDS if field.name.startswith("upstream.")),
 )
 

@@ -32,6 +32,7 @@ from pipeline.map_datasets import (
     Stage,
 )
 from pipeline.streams import ConcatenatedStreams, FixedPolicy
+from pipeline.workers import Workers
 from workloads.interface import LENGTHS, Workload
 
 # Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
@@ -46,6 +47,7 @@ def build(
     policy: FixedPolicy | None = None,
     first: Arrays | None = None,
     clock: StoppableClock | None = None,
+    workers: Workers | None = None,
 ) -> grain.IterDataset[Batch]:
     """The batches of a run. To checkpoint them, save the state of their iterator.
 
@@ -59,6 +61,7 @@ def build(
             echo.policy=auto pass a `training.auto_policy.AutoPolicy`.
         first: the result of `first_example`, if it has been decoded already.
         clock: times the limit on augmentation; None = a clock that is never stopped.
+        workers: processes that read, decode, and augment; None for threads of this one.
 
     Raises:
         ValueError: echo.policy=auto without `policy`.
@@ -74,7 +77,7 @@ def build(
     ahead = batch_options(config.batch_size // config.echo.streams, len(held), example_bytes)
     parts = {}
     for stream in held:
-        examples = examples_of(config, source, workload, stream)
+        examples = examples_of(config, source, workload, stream).computed_by(workers, stream)
         parts[stream] = _stream_batches(config, examples, augment, policy.echo_stage(stream), ahead)
     region = "batch" if config.echo.insertion == "none" else "echo"
     batches = ConcatenatedStreams(parts, policy, region)

@@ -20,6 +20,7 @@ from jax.profiler import TraceAnnotation
 
 from data.sources import RecordError, Source, reason
 from echo.threads import DaemonPool, usable_cores
+from pipeline.workers import Workers
 from workloads.interface import DamagedError
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
@@ -123,11 +124,19 @@ class Examples(grain.MapDataset):
         super().__init__()
         self.source, self.order, self._seed = source, order, seed
         self._decode, self._skip, self._augment = decode, skip, augment
+        self._workers: tuple[Workers, int] | None = None
 
     def then(self, augment: Stage) -> "Examples":
         """These examples, augmented."""
         arguments = self.source, self._seed, self.order, self._decode
-        return Examples(*arguments, skip=self._skip, augment=augment)
+        examples = Examples(*arguments, skip=self._skip, augment=augment)
+        examples._workers = self._workers
+        return examples
+
+    def computed_by(self, workers: Workers | None, stream: int) -> "Examples":
+        """These examples, if there are workers, from equal ones in their processes."""
+        self._workers = workers and (workers, stream)
+        return self
 
     def __len__(self) -> int:
         return len(self.order)
@@ -136,9 +145,13 @@ class Examples(grain.MapDataset):
         return {name: array[0] for name, array in self.stacked_items([index]).items()}
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        if self._augment is None:
-            return self._chunk(indices).data
         augment = self._augment
+        if self._workers is not None:
+            workers, stream = self._workers
+            key = stream, augment is not None
+            return in_chunks(functools.partial(workers.stacked_items, key), indices)
+        if augment is None:
+            return self._chunk(indices).data
         return in_chunks(lambda chunk: augment(self._chunk(chunk)).data, indices)
 
     def _chunk(self, indices: Sequence[int]) -> Batch:
@@ -251,8 +264,13 @@ def _pool() -> DaemonPool:
 _thread = threading.local()  # `of_pool`: whether this is a thread of the pool
 
 
-def _called_by_pool(function: Callable[..., Any], *args: Any) -> Any:
+def use_this_thread() -> None:
+    """Lets this thread do what it would spread over the cores: other processes are on them."""
     _thread.of_pool = True
+
+
+def _called_by_pool(function: Callable[..., Any], *args: Any) -> Any:
+    use_this_thread()
     return function(*args)
 
 

@@ -6,7 +6,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grain
 import jax
@@ -19,8 +19,9 @@ from data import throttle
 from data.sources import DatasetInfo, Source
 from data.splits import open_split, open_splits
 from pipeline import accounting, build
+from pipeline.augment import host_augmentation
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
-from pipeline.map_datasets import Arrays, Batch
+from pipeline.map_datasets import Arrays, Batch, Examples, use_this_thread
 from pipeline.streams import FixedPolicy
 from runs import processes, records
 from runs.records import nested
@@ -118,6 +119,12 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         from training import auto_policy
 
         policy = auto_policy.of_run(config)
+    processes_that_read = None
+    if config.loader.workers:
+        from pipeline.workers import Workers
+
+        make = functools.partial(examples_in_worker, config.to_dict())
+        processes_that_read = Workers(make, config.loader.workers)
     store = None
     if config.echo.insertion != "none" and config.echo.placement == "device":
         store = make_store(config, first, workload, mesh, held)
@@ -129,13 +136,28 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         program=made,
         held_streams=held,
         policy=policy,
-        batches=build.build(config, source, workload, held, policy, first, clock),
+        batches=build.build(
+            config, source, workload, held, policy, first, clock, processes_that_read
+        ),
         transfer=Transfer(mesh, store),
         held_out=held_out,
         validation=held_out_batches(config, held_out, made),
         target=records.Target(**config.target),
         upstream_clock=clock,
     )
+
+
+def examples_in_worker(config: dict[str, Any], key: tuple[int, bool]) -> Examples:
+    """In a worker process: the examples of a stream, augmented or not, as `key` says."""
+    use_this_thread()
+    (stream, augmented), config_ = key, ConfigDict(config)
+    source, _, info = open_splits(config_.dataset)
+    workload = workloads.make(config_, info)
+    examples = build.examples_of(config_, source, workload, stream)
+    if not augmented:
+        return examples
+    first = build.first_example(config_, source, workload)
+    return examples.then(host_augmentation(config_, workload, first))
 
 
 def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:

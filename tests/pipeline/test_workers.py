@@ -1,0 +1,144 @@
+"""Worker processes give the examples that this process would, and end with it."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from data.sources import RecordError
+from pipeline import workers
+from runs import cli
+from training.experiment import make_experiment
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Squares:
+    """Item i is [i*i, ...] and its number; item 13 is damaged."""
+
+    def __init__(self, width: int):
+        self._width = width
+
+    def stacked_items(self, indices):
+        if 13 in indices:
+            raise RecordError("record 13 cannot be read")
+        index_n = np.asarray(indices, np.int64)
+        return {"square": np.repeat(index_n[:, None] ** 2, self._width, 1), "index": index_n}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    return workers.Workers(Squares, count=2, slots=3)
+
+
+def same(arrays, expected) -> bool:
+    return arrays.keys() == expected.keys() and all(
+        np.array_equal(arrays[name], expected[name]) and arrays[name].dtype == expected[name].dtype
+        for name in expected
+    )
+
+
+@pytest.mark.parametrize("width", [1, 7, 2**17])
+def test_arrays_are_those_of_this_process(pool, width):
+    """Also while more chunks are in use than slots exist, and for chunks larger than a slot."""
+    examples = Squares(width)
+    chunks = [[4], range(20, 37), [5, 4, 3], [0], range(40, 44), [99, 1]]
+    kept = [pool.stacked_items(width, chunk) for chunk in chunks]
+    assert all(
+        same(arrays, examples.stacked_items(chunk))
+        for arrays, chunk in zip(kept, chunks, strict=True)
+    )
+
+
+def test_a_view_keeps_its_slot(pool):
+    rows = pool.stacked_items(3, [6, 7])["square"][1:]
+    for _ in range(10):
+        pool.stacked_items(3, [8, 9])
+    assert rows.tolist() == [[49, 49, 49]]
+
+
+def test_an_error_comes_from_the_worker_and_the_next_chunk_is_right(pool):
+    with pytest.raises(RecordError, match="13"):
+        pool.stacked_items(1, [12, 13])
+    assert same(pool.stacked_items(1, [14]), Squares(1).stacked_items([14]))
+
+
+def test_a_killed_worker_is_an_error():
+    one = workers.Workers(Squares, count=1, slots=1)
+    one.stacked_items(1, [0])
+    (process,) = (worker.process for worker in one._workers)
+    process.kill()
+    process.wait()
+    with pytest.raises(workers.WorkerError, match="SIGKILL"):
+        one.stacked_items(1, [1])
+
+
+@pytest.mark.long
+def test_workers_end_with_a_killed_parent():
+    code = """
+import time
+from pipeline import workers
+from tests.pipeline.test_workers import Squares
+
+pool = workers.Workers(Squares, count=2, slots=1)
+pool.stacked_items(1, [0])
+print(*(worker.process.pid for worker in pool._workers), flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while any(map(alive, pids)):  # the test's own time limit ends this
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"echo.insertion": "before_augmentation", "echo.factor": 2},
+        *(
+            pytest.param(settings, marks=pytest.mark.long)
+            for settings in (
+                {},
+                {"dataset.fused_decode": True},
+                {"echo.insertion": "after_augmentation", "echo.factor": 2},
+                {"echo.insertion": "after_batching", "echo.factor": 2, "echo.streams": 2},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_batches_and_states_of_a_run_are_those_of_threads(settings):
+    flags = [f"--config.{name}={value}" for name, value in settings.items()]
+
+    def batches(count):
+        own = ["--config.budget.fresh_examples=200", f"--config.loader.workers={count}"]
+        config, _ = cli.load_config("configs/imagenet.py:mini", [*flags, *own])
+        iterator = iter(make_experiment(config).batches)
+        return [(batch, iterator.get_state()) for batch in iterator]
+
+    pairs = list(zip(batches(0), batches(2), strict=True))
+    assert len(pairs) >= 6
+    for (own, state), (others, state_of_others) in pairs:
+        assert same(own.data, others.data)
+        assert (own.index == others.index).all()
+        assert (own.copy == others.copy).all()
+        assert own.fresh_examples == others.fresh_examples
+        assert state == state_of_others
