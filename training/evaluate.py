@@ -81,6 +81,8 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         metrics = {}
         for name, split in held_out_splits.items():
             values = program.evaluate(state, held_out_batches(config, split, program))
+            if split.damaged:  # with dataset.damaged=skip
+                values["skipped_examples"] = len(split.damaged)
             metrics[name] = records.without_nonfinite(values)
     arrays = {"params": state.params, "model_state": state.model_state}
     # whole arrays, even if they are split over devices and processes

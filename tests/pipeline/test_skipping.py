@@ -18,6 +18,7 @@ from tests.helpers.runs import (
     mini,
     preempt,
 )
+from training import evaluate
 from training.experiment import make_experiment
 
 
@@ -80,6 +81,8 @@ def test_a_resumed_run_counts_what_an_uninterrupted_one_skips(own, tmp_path):
     numbers = record_numbers(np.arange(128), 60, 0)
     assert result["skipped_examples"] == np.isin(numbers, [3, 40]).sum()
     assert result["skipped_validation_examples"] == 1
+    evaluated = evaluate.evaluate(tmp_path / "whole")["splits"]
+    assert evaluated["validation"]["skipped_examples"] == 1
 
 
 def test_a_run_that_a_damaged_image_has_ended_resumes_without_it(own, tmp_path):
