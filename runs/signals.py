@@ -146,5 +146,8 @@ def exit_command(code: int) -> NoReturn:
     """
     if _stop.is_set():
         os._exit(code)
-    sys.unraisablehook = lambda raised: None  # of finalizers, at exit
+    # Threads of libraries report in C++ that the loops they wake are closed.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(code)
