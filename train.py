@@ -108,7 +108,7 @@ def train(
     """
     workdir, progress = pathlib.Path(workdir), progress or Progress(quiet=True)
     workdirs.check_place(workdir, config, "--workdir")
-    if tools:
+    if tools and tools.mirror:
         processes.decided_by_first(lambda: tools.check(workdir))
     with signals.stop_requested() as stop:
         run = Run(

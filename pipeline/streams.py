@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 import echo
 from echo import gather_plan
 from echo.diagnostics import CopyDiagnostics
-from pipeline import accounting
+from pipeline import accounting, repeats
 from pipeline.map_datasets import Batch
 
 
@@ -88,7 +88,7 @@ class FixedPolicy:
     @functools.cached_property
     def copies(self) -> CopyDiagnostics:
         """How repeats are spread over the batches."""
-        return accounting.copy_diagnostics(self._config, self._num_examples)
+        return repeats.copy_diagnostics(self._config, self._num_examples)
 
     def resume(self, workdir: pathlib.Path, step: int) -> None:
         """Called once before the first batch, with the step of the checkpoint or 0."""

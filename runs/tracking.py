@@ -75,10 +75,11 @@ class Tools:
     def _mirror(
         self, directory: pathlib.Path, say: Callable[[str], None]
     ) -> dict[str, Callable[[int], Any]]:
+        if not self.mirror:
+            return {}
         from runs.mirror import Mirror
 
-        make = lambda _: Mirror(self.root, self.mirror, directory, say)  # noqa: E731
-        return {"--mirror": make} if self.mirror else {}
+        return {"--mirror": lambda _: Mirror(self.root, self.mirror, directory, say)}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

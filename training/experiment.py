@@ -18,7 +18,7 @@ from configs import base
 from data import throttle
 from data.sources import DatasetInfo, Source
 from data.splits import open_split, open_splits
-from pipeline import accounting, build
+from pipeline import build, repeats
 from pipeline.augment import host_augmentation
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch, Examples, use_this_thread
@@ -52,9 +52,9 @@ class Experiment:
     upstream_clock: throttle.StoppableClock | None  # stopped while the run does not train
 
     @functools.cached_property
-    def repeated_rows(self) -> accounting.RepeatedRows:
+    def repeated_rows(self) -> repeats.RepeatedRows:
         """Which rows of this process's part of a batch are repeats."""
-        return accounting.repeated_rows(self.config, self.held_streams)
+        return repeats.repeated_rows(self.config, self.held_streams)
 
 
 class OpenData(NamedTuple):

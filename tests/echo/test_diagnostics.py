@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from echo import EchoSchedule
 from echo.diagnostics import CopyDiagnostics, Stream
-from pipeline import accounting, build
+from pipeline import build, repeats
 from runs import records
 from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, mini
 from training.auto_policy import AutoPolicy
@@ -52,9 +52,7 @@ def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
     for first, last in [(0, 5), (5, 10), (10, 15), (3, 4), (12, len(batches))]:
         expected = by_hand(batches, first, last)
         assert prepared.policy.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
-        assert accounting.copy_diagnostics(config, 1197).window(first, last) == pytest.approx(
-            expected
-        )
+        assert repeats.copy_diagnostics(config, 1197).window(first, last) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +70,8 @@ def test_repeats_are_the_rows_of_earlier_examples(fields, streams):
         pytest.skip("spaced epochs are of one stream")
     config = mini(**{"prefetch": 0, "seed__data": 3, **fields}, echo__streams=streams)
     prepared = make_experiment(config)
-    repeated_rows, seen = accounting.repeated_rows(config, range(streams)), set()
-    last_stream = accounting.repeated_rows(config, range(streams - 1, streams))
+    repeated_rows, seen = repeats.repeated_rows(config, range(streams)), set()
+    last_stream = repeats.repeated_rows(config, range(streams - 1, streams))
     for number, batch in enumerate(prepared.batches):
         expected = []
         for index in batch.index.tolist():
@@ -83,7 +81,7 @@ def test_repeats_are_the_rows_of_earlier_examples(fields, streams):
             rows = 32 // streams
             assert repeated_rows(number, batch.copy).tolist() == expected
             assert last_stream(number, batch.copy[-rows:]).tolist() == expected[-rows:]
-    resumed = accounting.repeated_rows(config, range(streams))
+    resumed = repeats.repeated_rows(config, range(streams))
     assert resumed(number, batch.copy).tolist()[-3:] == expected[-3:]
 
 
@@ -126,8 +124,8 @@ def test_windows_follow_the_decisions_of_an_auto_run(insertion, buffer, streams)
     batches = [batch.index.tolist() for batch in given]
     assert len(batches) == len(decisions)
     in_turn, resumed = (
-        accounting.copy_diagnostics(config, 1197),
-        accounting.copy_diagnostics(config, 1197),
+        repeats.copy_diagnostics(config, 1197),
+        repeats.copy_diagnostics(config, 1197),
     )
     for batch in given:
         in_turn.decided(batch.decisions)
@@ -149,7 +147,7 @@ def test_a_buffer_of_s_examples_puts_copies_s_examples_apart():
 
 def test_a_run_records_them(uninterrupted):
     config = mini(**echoing("before_augmentation", 100))
-    prepared = accounting.copy_diagnostics(config, 1197)
+    prepared = repeats.copy_diagnostics(config, 1197)
     metrics = records.read_metrics(uninterrupted(config))
     training = [record for record in metrics if record["split"] == "train"]
     assert len(training) > 5

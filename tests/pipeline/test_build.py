@@ -15,7 +15,7 @@ import workloads
 from benchmarks import input as photographs
 from data import sources, splits
 from data.splits import open_splits
-from pipeline import accounting, build, map_datasets
+from pipeline import accounting, build, map_datasets, repeats
 from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
@@ -215,7 +215,7 @@ def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, stream
     fields = echoing(insertion, 203, factor=2) | {"budget__fresh_examples": 80_000}
     config = mini(**fields, echo__streams=streams)
     steps = accounting.total_steps(config)
-    found = accounting.copy_diagnostics(config, 1197).window(100, steps - 100)
+    found = repeats.copy_diagnostics(config, 1197).window(100, steps - 100)
     # geometric of mean S in each stream, see tests/echo/test_statistics.py
     assert found["copy_distance_mean"] == pytest.approx(203, rel=0.03)
 
