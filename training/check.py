@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from configs.fields import FieldError
-from data.throttle import Limits, limits
+from data.throttle import limits
 from pipeline.accounting import total_steps
 from runs import cli, records
 from runs.records import check_target_value, is_share, nested
@@ -64,8 +64,7 @@ def check_rules(config: ConfigDict) -> None:
     stalls = upstream.stall_seconds > 0, upstream.stall_every_seconds > 0
     missing, factor = "1, or an echo.insertion, such as before_augmentation", settings.factor
     few = f"0, or echo.streams={streams} or more"
-    skips = config.dataset.damaged == "skip"
-    limited = limits(config) != Limits() or upstream.augmented_examples_per_second > 0
+    skips, limited = config.dataset.damaged == "skip", any(upstream.values())
     rules = [
         ("loader.workers", limited and config.loader.workers > 0, "0 with limits in upstream"),
         ("loader.workers", skips and config.loader.workers > 0, "0 with dataset.damaged=skip"),
