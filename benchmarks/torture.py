@@ -263,15 +263,18 @@ def _cases(
         yield from itertools.takewhile(lambda case: case["outcome"] not in FAULTS, cases)
 
     while numbers:
-        cases, _ = _values(without_faults, scratch)
+        cases, code = _values(without_faults, scratch)
         yield from zip(numbers, cases, strict=False)
         numbers = numbers[len(cases) :]
         if numbers and len(cases) < _BATCH:
-            alone, code = _values(lambda first=numbers[0]: [attempt(first)], scratch)
+            if code not in (cli.PREEMPTED, signals.INTERRUPTED):  # as it may, if it waits
+                cases, code = _values(lambda first=numbers[0]: [attempt(first)], scratch)
+            else:
+                cases = []
             text = (scratch / "output.txt").read_text(errors="replace")
             outcome = _fault(code, text, lambda: True) or ("differing" if code == 1 else NAMED)
             ended = {"group": "the process ended", "case": f"exit code {code}", "outcome": outcome}
-            yield numbers[0], alone[0] if alone else ended | {"detail": text[-1500:]}
+            yield numbers[0], cases[0] if cases else ended | {"detail": text[-1500:]}
             numbers = numbers[1:]
 
 
@@ -701,7 +704,7 @@ def inputs(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[i
         os.chdir(case)
         # accepted values may make the upstream so slow that the first batch never comes
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        signal.setitimer(signal.ITIMER_REAL, 10, 1)
+        signal.setitimer(signal.ITIMER_REAL, 6 if "cifar10" in str(argv) else 20, 1)
         with _on_each_step(lambda _: os.kill(os.getpid(), signal.SIGTERM)):
             code, text = _called(main, argv, scratch / "output.txt")
         signal.setitimer(signal.ITIMER_REAL, 0)
