@@ -472,7 +472,9 @@ _ATTEMPTS += tuple(
     (f"study {s}", c) for s in ("killed", "finished") for c in ("sweep.py", "analysis")
 )
 _KILLED_AT = {"killed 2": 2, "killed 7": 7, "killed 11": 11, "study killed": 17}  # steps
-_NAMED = "warning|damaged|cannot be|left out|[Ss]et aside|not ended|without its|are missing"
+_NAMED = (
+    "warning|damaged|cannot be|left out|[Ss]et aside|not ended|best so far|without its|are missing"
+)
 
 
 def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[int, Case]]:
