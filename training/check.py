@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from configs import base
 from configs.fields import FieldError
 from data.throttle import limits
+from echo.threads import usable_cores
 from pipeline.accounting import total_steps
 from runs import cli, records
 from runs.records import check_target_value, is_share, nested
@@ -65,7 +66,9 @@ def check_rules(config: ConfigDict) -> None:
     missing, factor = "1, or an echo.insertion, such as before_augmentation", settings.factor
     few = f"0, or echo.streams={streams} or more"
     skips, limited = config.dataset.damaged == "skip", any(upstream.values())
+    cores = max(2, usable_cores())
     rules = [
+        ("loader.workers", config.loader.workers > cores, f"0 to {cores}, as many as cores"),
         ("loader.workers", limited and config.loader.workers > 0, "0 with limits in upstream"),
         ("loader.workers", skips and config.loader.workers > 0, "0 with dataset.damaged=skip"),
         ("echo.policy", auto and not echoes, "'fixed', or an echo.insertion to repeat at"),
