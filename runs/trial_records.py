@@ -40,6 +40,10 @@ class TrialRecords:
         return [record for record in self.metrics if record.get("split") == "validation"]
 
 
+# In each record of metrics.jsonl. Those of a run that has not ended have no checksum.
+_PLACE_IN_RUN = ("step", "fresh_examples", "train_seconds")
+
+
 def read(
     workdir: str | os.PathLike,
     place: records.TrialPath | None = None,
@@ -64,6 +68,9 @@ def read(
         records.read_json(workdir / records.RESULT),
         records.read_metrics(workdir),
     )
+    for line, record in enumerate(trial.metrics, start=1):
+        if lacking := [name for name in _PLACE_IN_RUN if name not in record]:
+            raise Damaged(f"{records.METRICS}, line {line}, has no {lacking[0]}")
     # a trial whose workers were killed before it began has failed without any other record
     began = trial.metrics or trial.result.get("status") != "failed"
     if trial.result and began and not trial.config:
