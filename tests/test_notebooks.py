@@ -29,6 +29,8 @@ def execute(name, parameters, fewer=()):
     notebook = read(name)
     for cell in notebook.cells:
         cell.source = cell.source.replace("run(command", f"run(command + {[*fewer]}")
+        # A directory holds one study.
+        cell.source = re.sub(r', (study=f"grid/\{name\}"|"grid/sentences")', "", cell.source)
     (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
     cell.source = f"import pathlib\n{parameters}"
     where = {"metadata": {"path": str(NOTEBOOKS)}}
