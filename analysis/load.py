@@ -283,7 +283,14 @@ def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
         raise InputError(f"{root} contains the study {study.parent}; give that directory alone")
     configs = [(path, path.relative_to(root).parts) for path in root.rglob(records.CONFIG)]
     ignored = {records.CHECKPOINTS, records.DAMAGED}
-    return [path.parent for path, parts in configs if not ignored & set(parts)]
+    found = [path.parent for path, parts in configs if not ignored & set(parts)]
+    trials = [path for path in found if path != root and (path / records.HPARAMS).exists()]
+    if any(not (trial.parents[2] / records.STUDY).exists() for trial in trials):
+        raise InputError(
+            f"{root} holds trials of a study without its {records.STUDY}; restore that, or give "
+            "the directories of single trials"
+        )
+    return found
 
 
 def _nothing_in(roots: Sequence[pathlib.Path], set_aside: Sequence[SetAside]) -> str:

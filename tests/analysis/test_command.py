@@ -114,6 +114,7 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/study", "--target=90"), "accuracy"),
         (("{tmp}/study", "--study=other"), "--study"),
         (("{tmp}/study/..",), "{tmp}/study"),
+        (("{tmp}/without",), "study.json"),
         (("{tmp}/study", "--out={tmp}/other"), "{tmp}/other/trials.csv"),
     ],
 )
@@ -121,6 +122,10 @@ def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, named):
     if arguments and arguments[0] != "{tmp}":
         write_study(tmp_path / "study", [BASELINE], {("baseline", 0, 0): [0.95]})
         write_study(tmp_path / "empty", [BASELINE], {})
+        (
+            write_study(tmp_path / "without", [BASELINE], {("baseline", 0, 0): [0.95]})
+            / "study.json"
+        ).unlink()
         for name in ("other", "broken"):
             (tmp_path / name).mkdir()
         (tmp_path / "broken" / "study.json").write_text("{")
