@@ -135,8 +135,8 @@ class Watch(Generic[T]):
         self._steps, self._waited, self._rested = 0, 0.0, 0.0
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._pause = float("inf")
-        # Of each replay: seconds per step, and the wait for the first fresh batch after it, as a
-        # share of the usual wait: a loader that works during steps has it ready.
+        # Of each replay: seconds per step, and seconds of the wait for the first fresh batch after
+        # it, which a loader that works during steps has ready.
         self._step_seconds: list[float] = []
         self._wait_after: list[float] = []
         self._repeated = 0

@@ -79,7 +79,9 @@ class Workers:
         try:
             reply = worker.ask((key, slot, np.asarray(indices, np.int64)))
         except BaseException:
-            self._idle.put(worker)  # ended: the next one who asks it learns of it, too
+            # A reply may still come, which would be taken for that of the next request.
+            worker.connection.close()
+            self._idle.put(worker)  # the next one who asks it learns that it has ended
             raise
         self._idle.put(worker)
         if slot is None or not isinstance(reply, _Layout):

@@ -78,6 +78,21 @@ def test_a_killed_worker_is_an_error():
         one.stacked_items(1, [1])
 
 
+def test_an_interrupted_request_is_not_answered_to_the_next(monkeypatch):
+    one = workers.Workers(Squares, count=1, slots=2)
+    (worker,) = one._workers
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker.connection, "recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.stacked_items(1, [2])
+    monkeypatch.undo()
+    with pytest.raises(workers.WorkerError):  # and not the example 2
+        one.stacked_items(1, [3])
+
+
 @pytest.mark.long
 def test_workers_end_with_a_killed_parent():
     code = """
