@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from echo.advice.recommend import FRESH_SHARES, time_text
 from echo.spec import checked_integer
 from echo.stores import nbytes
 from echo.threads import usable_cores
@@ -29,10 +30,6 @@ _SECONDS_BETWEEN_BOXES = 300
 _COPIED_BYTES = 2**30  # of the batches that a replay hands out
 _REPLAY_SHARE = 20  # fresh steps per repeated one
 _WAITING = 0.05  # a smaller share of time waited is not worth a change
-
-# What echoing with factor e needed of the fresh examples that training without it did, on the seven
-# registered problems (results/claims.md).
-FRESH_SHARES = {2: (0.49, 0.93), 4: (0.21, 0.57), 16: (0.06, 0.57)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +293,8 @@ def _range(low: float, high: float, form: str) -> str:
 
 
 def _seconds(pair: tuple[float, float]) -> str:
-    return f"{_range(1e3 * pair[0], 1e3 * pair[1], '{:,.3g}')} ms"
+    low, high = map(time_text, pair)
+    return low if low == high else f"{low} to {high}"
 
 
 def _duration(seconds: float) -> str:
