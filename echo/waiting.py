@@ -245,12 +245,12 @@ class Watch(Generic[T]):
 
 
 def watch(loader: Iterable[T], replay: int = 0) -> Watch[T]:
-    """Measures how long a loop waits for `loader`, and changes nothing.
+    """Measures how long a loop waits for `loader`; changes nothing unless `replay` is given.
 
         for batch in echo.watch(loader):
             step(batch)
 
-    The result yields the same items; its length, `state_dict`, and all else are the loader's. A box
+    The result yields the loader's items; its length, `state_dict`, and all else are the loader's. A box
     of at most six lines goes to standard error after the first pass, every five minutes, and at the
     end of the program, also after Ctrl-C: the share of time waited, R, and what to do. `report`
     has the same as data, for a test such as `assert batches.report.waited < 0.1`.
