@@ -250,10 +250,10 @@ def watch(loader: Iterable[T], replay: int = 0) -> Watch[T]:
         for batch in echo.watch(loader):
             step(batch)
 
-    The result yields the loader's items; its length, `state_dict`, and all else are the loader's. A box
-    of at most six lines goes to standard error after the first pass, every five minutes, and at the
-    end of the program, also after Ctrl-C: the share of time waited, R, and what to do. `report`
-    has the same as data, for a test such as `assert batches.report.waited < 0.1`.
+    The result yields the items of `loader`; all else, such as its length and `state_dict`, is the
+    loader's. A box of at most six lines goes to standard error after the first pass, every five
+    minutes, and at the end of the program, also after Ctrl-C: the share of time waited, R, and what
+    to do. `report` has the same as data, for a test such as `assert batches.report.waited < 0.1`.
 
     The step's time is what this thread sees. A loop that never waits for the accelerator sees
     only how long sending work to it takes: with `replay`, the step is measured by itself.
