@@ -25,6 +25,10 @@ class RecordError(cli.InputError, ValueError):
     """A record cannot be read or decoded; the message names the record and gives the reason."""
 
 
+class DamagedError(ValueError):
+    """The file of an example is damaged; dataset.damaged=skip skips it."""
+
+
 def reason(error: Exception) -> str:
     """An error's message on one line of limited length, with its type unless that says nothing."""
     text = " ".join(str(error).split()) or "no reason given"

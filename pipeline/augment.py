@@ -1,21 +1,22 @@
 """Augmentation on the host's CPU, compiled before the first step."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
+from data.host import LENGTHS, on_host
 from data.throttle import StoppableClock, augmentation_limiter
 from pipeline.map_datasets import CHUNK, CORES, Arrays, Batch, Stage, in_chunks, on_a_core
-from workloads.interface import LENGTHS, Workload, on_host
 
 # Examples in the smallest part of a batch that a core augments by itself.
 _MIN_CHUNK = 8
 
 
 def host_augmentation(
-    config: ConfigDict, workload: Workload, first: Arrays, clock: StoppableClock | None = None
+    config: ConfigDict, workload: Any, first: Arrays, clock: StoppableClock | None = None
 ) -> Stage:
     """The augmentation stage on the host's CPU, of all streams; the identity if the devices
     augment.
@@ -51,20 +52,20 @@ def host_augmentation(
     return augment
 
 
-def _by_workload(workload: Workload, seed: np.uint32, batch: Batch) -> Arrays:
+def _by_workload(workload: Any, seed: np.uint32, batch: Batch) -> Arrays:
     """The batch augmented by the workload's code for the host, in chunks on all cores."""
 
     def augmented(rows: Sequence[int]) -> Arrays:
         part = slice(rows[0], rows[-1] + 1)
         data = {name: array[part] for name, array in batch.data.items()}
-        return workload.augment_on_host(data, seed, batch.index[part], batch.copy[part])  # pyright: ignore[reportAttributeAccessIssue]
+        return workload.augment_on_host(data, seed, batch.index[part], batch.copy[part])
 
     n = len(batch.index)
     size = max(_MIN_CHUNK, min(CHUNK, -(-n // CORES)))
     return on_a_core(augmented, range(n)) if n <= size else in_chunks(augmented, range(n), size)
 
 
-def _by_xla(workload: Workload, seed: np.uint32, batch: Batch) -> Arrays:
+def _by_xla(workload: Any, seed: np.uint32, batch: Batch) -> Arrays:
     """The batch augmented by XLA on the host's CPU."""
     rows = batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32)
     # XLA's CPU client runs in order what one thread dispatches. On the training loop's own thread,
@@ -73,6 +74,6 @@ def _by_xla(workload: Workload, seed: np.uint32, batch: Batch) -> Arrays:
 
 
 @on_host
-def _augmented(workload: Workload, seed, rows):
+def _augmented(workload: Any, seed, rows):
     data, index_B, copy_B = rows
     return workload.augment(data, seed, index_B, copy_B)

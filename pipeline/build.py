@@ -16,6 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
+from data.host import LENGTHS
 from data.sources import Source
 from data.throttle import StoppableClock
 from pipeline.augment import host_augmentation
@@ -33,7 +34,6 @@ from pipeline.map_datasets import (
 )
 from pipeline.streams import ConcatenatedStreams, FixedPolicy
 from pipeline.workers import Workers
-from workloads.interface import LENGTHS, Workload
 
 # Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
 _AHEAD_BYTES = 2**29
@@ -42,7 +42,7 @@ _AHEAD_BYTES = 2**29
 def build(
     config: ConfigDict,
     source: Source,
-    workload: Workload,
+    workload: Any,
     held: range | None = None,
     policy: FixedPolicy | None = None,
     first: Arrays | None = None,
@@ -127,9 +127,7 @@ def _stream_batches(
     return batches.map_with_index(once).to_iter_dataset(ahead)
 
 
-def examples_of(
-    config: ConfigDict, source: Source, workload: Workload, stream: int = 0
-) -> Examples:
+def examples_of(config: ConfigDict, source: Source, workload: Any, stream: int = 0) -> Examples:
     """The examples of a stream, read and decoded."""
     order: Any = FreshOrder(config.budget.fresh_examples, stream, config.echo.streams)
     if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
@@ -138,7 +136,7 @@ def examples_of(
     return Examples(source, config.seed.data, order, decode, skip=skip)
 
 
-def first_example(config: ConfigDict, source: Source, workload: Workload) -> Arrays:
+def first_example(config: ConfigDict, source: Source, workload: Any) -> Arrays:
     """Decodes record 0. Each array is [1, ...]; other examples have the same shapes.
 
     With `fused_decode`, which draws crops in JAX, this compiles for all lengths of chunks, so that

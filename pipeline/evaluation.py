@@ -3,13 +3,13 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import grain
 import numpy as np
 
 from data.sources import Source
 from pipeline.map_datasets import CHUNK, CORES, Arrays, Examples, FreshOrder
-from workloads.interface import Workload
 
 EvaluationBatch = tuple[Arrays, np.ndarray]  # (arrays [B, ...], mask float32 [B])
 
@@ -19,7 +19,7 @@ _CACHE_BYTES = 256 * 2**20
 
 def evaluation_batches(
     source: Source,
-    workload: Workload,
+    workload: Any,
     batch_size: int,
     held: range | None = None,
     skip: bool = False,

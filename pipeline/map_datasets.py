@@ -18,10 +18,9 @@ import numpy as np
 from grain.experimental import index_shuffle
 from jax.profiler import TraceAnnotation
 
-from data.sources import RecordError, Source, reason
+from data.sources import DamagedError, RecordError, Source, reason
 from echo.threads import DaemonPool, usable_cores
 from pipeline.workers import Workers
-from workloads.interface import DamagedError
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 

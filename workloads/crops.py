@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data.host import on_host
 from workloads import color
-from workloads.interface import Arrays, on_host
+from workloads.interface import Arrays
 
 # Attempts at a box that fits; then the largest centered one is taken, as in torchvision.
 _ATTEMPTS = 10

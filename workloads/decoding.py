@@ -15,7 +15,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from workloads.interface import DamagedError
+from data.sources import DamagedError
 
 # The pipeline already decodes on one thread per core.
 cv2.setNumThreads(1)

@@ -1,6 +1,5 @@
 """The interface between a workload and the pipeline and training."""
 
-from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 import jax
@@ -15,10 +14,6 @@ Arrays = dict[str, Any]  # JAX or NumPy arrays by name
 
 class WorkloadError(cli.InputError):
     """The workload does not support this configuration; the message says what is allowed."""
-
-
-class DamagedError(ValueError):
-    """The file of an example is damaged; dataset.damaged=skip skips it."""
 
 
 def lacks(config, info, what: str) -> WorkloadError:
@@ -58,8 +53,9 @@ class Workload(Protocol):
     def decode(self, records: list[dict[str, Any]]) -> Arrays:
         """Decodes raw records to stacked arrays, on the host.
 
-        Raises a ValueError with the reason if a record cannot be decoded, a DamagedError if it may
-        be skipped; the pipeline adds which record it is, as it does for any other exception.
+        Raises a ValueError with the reason if a record cannot be decoded, a
+        data.sources.DamagedError if it may be skipped; the pipeline adds which record it is, as it
+        does for any other exception.
         """
         ...
 
@@ -127,27 +123,3 @@ def copy_keys(seed, index_B, copy_B) -> jax.Array:
     seed_key = jax.random.key(seed)
     fold = jax.vmap(lambda i, c: jax.random.fold_in(jax.random.fold_in(seed_key, i), c))
     return fold(index_B, copy_B)
-
-
-LENGTHS = (8, 32)  # numbers of rows for which `on_host` compiles, with the multiples of the last
-
-
-def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles `function(workload, seed, rows)` for the host's CPU.
-
-    `rows` and the result are trees of arrays with one leading axis, NumPy's outside of the
-    function. Rows are padded to one of few lengths, each of which is compiled.
-    """
-    compiled = jax.jit(function, static_argnums=0)
-
-    def call(workload, seed, rows):
-        few, many = LENGTHS
-        n = len(jax.tree.leaves(rows)[0])
-        length = few if n <= few else -(-n // many) * many
-        padded = np.minimum(np.arange(length), n - 1) if n < length else slice(None)
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            rows = jax.tree.map(lambda array: array[padded], rows)
-            out = jax.device_get(compiled(workload, np.uint32(seed), rows))
-        return jax.tree.map(lambda array: array[:n], out)
-
-    return call

@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data.host import on_host
 from workloads import color, crops, networks
 from workloads.classification import Classification, labels
-from workloads.interface import Arrays, copy_keys, field, lacks, on_host
+from workloads.interface import Arrays, copy_keys, field, lacks
 
 # Maximum aspect ratio of a training crop (Szegedy et al. 2015), and the side of the center crop for
 # evaluation: 224 of 256, as in Krizhevsky et al. (2012).
