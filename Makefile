@@ -71,10 +71,8 @@ docs: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.stage
-	$(BIN)/python -m benchmarks.stage --grid
 	$(BIN)/python -m benchmarks.input
 	$(BIN)/python -m benchmarks.step
-	$(BIN)/python -m benchmarks.step --beside=statistics
 	$(BIN)/python -m benchmarks.speedup --measure=steps
 	$(BIN)/python -m benchmarks.speedup --measure=steps --source=burst
 	$(BIN)/python -m benchmarks.speedup

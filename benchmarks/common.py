@@ -6,14 +6,12 @@ rounds, reported with the smallest and the largest round.
 """
 
 import argparse
-import concurrent.futures
 import contextlib
 import copy
 import dataclasses
 import gc
 import importlib.metadata
 import math
-import multiprocessing
 import pathlib
 import platform
 import random
@@ -100,31 +98,6 @@ def rate(
             next(iterator)
         count += 4
     return count * items_per_output / elapsed
-
-
-def peak_during(work: Callable[[], Value]) -> tuple[Value, int | None]:
-    """What `work` returns, and the bytes by which this process's resident memory peaks meanwhile
-    (None without /proc, on anything but Linux)."""
-    if not pathlib.Path("/proc/self/status").exists():
-        return work(), None
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _status_bytes("VmRSS")
-    result = work()
-    return result, _status_bytes("VmHWM") - before
-
-
-def _status_bytes(field: str) -> int:
-    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
-
-
-def in_new_process(function: Callable[..., Value], *arguments: Any) -> Value:
-    """What a module-level function returns, called in a new process; raises what it raises."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def progress(text: str) -> None:

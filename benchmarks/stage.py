@@ -3,26 +3,20 @@
     python -m benchmarks.stage --out=results/stage.md      about 10 minutes
     python -m benchmarks.stage --quick                     a smoke run of seconds
     python -m benchmarks.stage --processor-time            on a machine that is busy
-    python -m benchmarks.stage --grid                      against buffer, size of an item, streams
 
 Every side repeats items e times, mixes the copies in a shuffle buffer, and returns batches of 128.
 Two paths are measured: the stage alone, fed with chunks of consecutive items, beside the copying
 that it cannot avoid; and the whole path, endless reshuffled epochs over items in memory, where
 echo, Grain, and tf.data all read item by item. Rounds of the sides are interleaved.
-
-With `--grid`, each cell reads from memory in order, in a process of its own, at e = 4. It fills its
-buffer, then counts items and takes the state of its iterator, from which a new one continues.
-Seconds are CPU time of all threads. A cell is left out if its buffer would hold more than 2 GB.
 """
 
 import dataclasses
 import importlib.util
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import grain
 import numpy as np
@@ -32,9 +26,6 @@ from benchmarks import common
 
 BATCH = 128
 CHUNK = 256  # items that tf.data repeats in one call, in the side "in chunks"
-GRID_FACTOR = 4
-POOL_BYTES = 2**25  # of distinct items of the grid, which are read over and over
-MAX_BYTES = 2e9  # of a buffer of the grid
 CIFAR_BYTES = 32 * 32 * 3
 
 # Threads only help a source that waits or releases the GIL; reading from memory does neither.
@@ -51,11 +42,9 @@ class Plan:
     buffer: int = 10_000
     seconds: float = 1.0
     rounds: int = 5
-    grid_bytes: tuple[int, ...] = (3_072, 43_200, 602_112)  # 32, 120, and 448 pixels per side
-    grid_buffers: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
 
 
-QUICK = Plan(1_000, 200, seconds=0.01, rounds=1, grid_bytes=(3_072,), grid_buffers=(1_000,))
+QUICK = Plan(1_000, 200, seconds=0.01, rounds=1)
 
 
 def items(count: int, size: int = CIFAR_BYTES) -> Items:
@@ -254,161 +243,28 @@ def speed_table(by_factor: dict[int, common.Spreads]) -> str:
     return common.markdown_table(header, rows)
 
 
-# --- the grid
-
-
-class Cell(NamedTuple):
-    """Bytes of an item, slots of the shuffle buffer, and streams, whose batches are
-    concatenated."""
-
-    item_bytes: int
-    buffer: int
-    streams: int = 1
-
-    @property
-    def bytes(self) -> float:
-        """Of the different items in a full buffer; see docs/echo.md."""
-        harmonic = sum(1 / k for k in range(1, GRID_FACTOR + 1))
-        return self.buffer * harmonic / GRID_FACTOR * self.item_bytes
-
-
-class Measured(NamedTuple):
-    """Items per processor second once the buffer is full, bytes by which resident memory peaks,
-    and, except for tf.data, which saves its buffer as files, bytes of the state and CPU seconds
-    from the state to the next batch."""
-
-    rate: float
-    increase: int | None
-    state_bytes: int | None = None
-    restore_seconds: float | None = None
-
-
-def cells(plan: Plan) -> list[Cell]:
-    """One stream for every size and buffer that fits, then more streams of small items."""
-    single = [Cell(size, buffer) for size in plan.grid_bytes for buffer in plan.grid_buffers]
-    several = [
-        Cell(plan.grid_bytes[0], b, streams) for b in plan.grid_buffers for streams in (8, 64)
-    ]
-    return [cell for cell in (*single, *several) if cell.bytes <= MAX_BYTES]
-
-
-class Streams:
-    """Batches of several echoed streams, concatenated."""
-
-    def __init__(self, data: Items, cell: Cell):
-        self._streams = [
-            echoed(
-                StackedSource(*data, shuffle=False),
-                GRID_FACTOR,
-                cell.buffer // cell.streams,
-                BATCH // cell.streams,
-                seed,
-            )
-            for seed in range(cell.streams)
-        ]
-
-    def __iter__(self) -> "Streams":
-        return self
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        parts = [next(stream) for stream in self._streams]
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def get_state(self) -> list[Any]:
-        return [stream.get_state() for stream in self._streams]
-
-    def set_state(self, states: list[Any]) -> None:
-        for stream, state in zip(self._streams, states, strict=True):
-            stream.set_state(state)
-
-
-def measure(name: str, cell: Cell, seconds: float) -> Measured:
-    """Measures one side of a cell, in this process."""
-    data = items(max(1, POOL_BYTES // cell.item_bytes), cell.item_bytes)
-
-    def started() -> Any:
-        if name == "echo":
-            return Streams(data, cell)
-        return SIDES["whole"][name](data, False, GRID_FACTOR, cell.buffer)
-
-    def fill_and_run() -> float:
-        next(iterator)
-        return common.rate(iterator, BATCH, seconds, time.process_time)
-
-    iterator = started()
-    rate, increase = common.peak_during(fill_and_run)
-    if name.startswith("tf.data"):
-        return Measured(rate, increase)
-    state = json.dumps(iterator.get_state())
-    restored = started()
-    start = time.process_time()
-    restored.set_state(json.loads(state))
-    next(restored)
-    return Measured(rate, increase, len(state), time.process_time() - start)
-
-
-def grid_row(cell: Cell, name: str, measured: Measured) -> list[str]:
-    megabytes = "-" if measured.increase is None else f"{measured.increase / 1e6:,.0f}"
-    state = "-" if measured.state_bytes is None else f"{measured.state_bytes:,} B"
-    restore = measured.restore_seconds
-    return [
-        f"{cell.item_bytes / 1000:,.0f} kB",
-        f"{cell.buffer:,}",
-        str(cell.streams),
-        name,
-        f"{measured.rate:,.0f}",
-        megabytes,
-        state,
-        "-" if restore is None else f"{restore * 1e3:,.0f} ms",
-    ]
-
-
-def grid_report(plan: Plan) -> list[str]:
-    rows = []
-    for cell in cells(plan):
-        for name in [name for name in available_sides("whole") if "stacked" not in name]:
-            if cell.streams == 1 or name == "echo":
-                measured = common.in_new_process(measure, name, cell, plan.seconds)
-                rows.append(grid_row(cell, name, measured))
-                common.progress(", ".join(rows[-1]))
-    header = ["item", "buffer", "streams", "side", "items per processor second", "MB at the peak"]
-    about = (
-        f"e = {GRID_FACTOR}; each cell once, for {plan.seconds:g} s. Memory is the peak above the "
-        "process before the first batch. `echo` reads chunks, the other sides item by item."
-    )
-    return [about, common.markdown_table([*header, "state", "restoring"], rows)]
-
-
 def main(argv: list[str] | None = None) -> None:
-    rounds, seconds = "number of rounds", "seconds per side and round, or per cell"
+    rounds, seconds = "number of rounds", "seconds per side and round"
     parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, rounds=rounds, seconds=seconds)
     common.add_list(parser, "--factors", common.number(1), "1,2,4,8")
     parser.add_argument(
         "--processor-time", action="store_true", help="count processor seconds of all threads"
     )
-    parser.add_argument("--grid", action="store_true", help="measure the grid instead")
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)
     clock = time.process_time if options.processor_time else time.perf_counter
     parts = [
-        "# The echo stage: speed, memory, and state",
+        "# The echo stage's speed",
         "How fast is the echo stage? Measured by `python -m benchmarks.stage` on "
         + common.machine(["numpy", "grain", "tensorflow-cpu", "tensorflow"]),
+        f"Items per {'processor ' * options.processor_time}second, median of {plan.rounds} "
+        f"interleaved rounds (smallest to largest), batches of {BATCH} CIFAR-sized items, "
+        f"shuffle buffer {plan.buffer:,}. *Copying alone* gathers a batch and then writes to "
+        "where it has read, as a buffer must.",
     ]
-    if options.grid:
-        parts += grid_report(plan)
-    else:
-        parts.append(
-            f"Items per {'processor ' * options.processor_time}second, median of {plan.rounds} "
-            f"interleaved rounds (smallest to largest), batches of {BATCH} CIFAR-sized items, "
-            f"shuffle buffer {plan.buffer:,}. *Copying alone* gathers a batch and then writes to "
-            "where it has read, as a buffer must."
-        )
-        for path, title in TITLES.items():
-            by_factor = {factor: speeds(path, factor, plan, clock) for factor in options.factors}
-            parts += [f"## {title}", speed_table(by_factor)]
+    for path, title in TITLES.items():
+        by_factor = {factor: speeds(path, factor, plan, clock) for factor in options.factors}
+        parts += [f"## {title}", speed_table(by_factor)]
     common.publish("\n\n".join(parts), options.out)
 
 

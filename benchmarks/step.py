@@ -1,8 +1,7 @@
-"""Speed of the training step of every workload, beside PyTorch or beside its gradient statistics.
+"""Speed of the training step of every workload, beside PyTorch.
 
     python -m benchmarks.step --out=results/step.md     a GPU or TPU: full size, bfloat16
     python -m benchmarks.step --size=mini --quick       a CPU: minutes, or seconds
-    python -m benchmarks.step --beside=statistics       the cost of gradient statistics
 
 Random, already augmented batches lie on the device. The step is that of train.py: forward,
 backward, optimizer. It requires only jax, flax, optax, and ml-collections. Where PyTorch is
@@ -13,8 +12,7 @@ batch (ours ghost batches, as configured), and its loss holds all logits at once
 
 Model FLOPs are those of the step as written, as counted by XLA before optimization, so
 rematerialized operations do not count. Utilization is their rate over the device's peak for dense
-bfloat16 matrix products. Gradient statistics are of the same batch, half of which is marked as
-repeats; in a run the device also idles while their values are fetched.
+bfloat16 matrix products.
 """
 
 import argparse
@@ -41,7 +39,7 @@ from ml_collections import ConfigDict
 import workloads
 from benchmarks import common
 from configs import cifar10, coco, common_crawl, imagenet, lm1b, vit
-from training import gradient_statistics, optimizer, sharding
+from training import optimizer, sharding
 from training import step as steps
 from workloads import language
 
@@ -182,22 +180,6 @@ def model_flops(task: steps.Task, arguments: Any) -> float:
     return analysis["flops"]
 
 
-def statistics_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side:
-    """The gradient statistics of a batch, compiled."""
-    mesh = sharding.make_mesh(1, 1)
-    task = steps.Task(workloads.make(config, info), config.optimizer.name, False, mesh)
-    program, rows = steps.Program(task), np.arange(config.batch_size, dtype=np.uint32)
-    state = program.init(0)
-    inputs, repeated = sharding.put_batch(mesh, ((batch, rows, rows), rows % 2 == 0))
-    compiled = gradient_statistics.compiled(program, state, inputs, repeated, np.uint32(0))
-    held: list[Any] = [None]
-
-    def measure() -> None:
-        held[:] = [compiled(state.params, state.model_state, inputs, repeated, np.uint32(0))]
-
-    return Side(measure, lambda: jax.block_until_ready(held), None)
-
-
 def torch_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side | None:
     """The PyTorch step; None if PyTorch is not installed or has no such network here."""
     only_ours = config.workload == "coco" or config.model.name == "vit"
@@ -239,11 +221,8 @@ def peak_flops(kind: str) -> float | None:
 
 # --- the table
 
-_SPEED = ("workload", "JAX, per second", "PyTorch", "JAX / PyTorch", "ms per step", "GB")
-HEADERS = {
-    "pytorch": (*_SPEED, "GB, PyTorch", "model TFLOP/s", "of the peak"),
-    "statistics": ("workload", "ms per step", "ms per statistics", "in steps"),
-}
+HEADER = ("workload", "JAX, per second", "PyTorch", "JAX / PyTorch", "ms per step", "GB")
+HEADER += ("GB, PyTorch", "model TFLOP/s", "of the peak")
 
 
 def measured_row(name: str, options: argparse.Namespace) -> list[str]:
@@ -253,16 +232,13 @@ def measured_row(name: str, options: argparse.Namespace) -> list[str]:
     info = data_set(name, options.size, config)
     batch = random_batch(config, info)
     ours, flops = jax_side(config, info, batch)
-    make_other = torch_side if options.beside == "pytorch" else statistics_side
-    other = make_other(config, info, batch)
+    other = torch_side(config, info, batch)
     items = config.batch_size * (config.dataset.sequence_length if config.dataset.text else 1)
     sides = {"ours": ours} | ({"other": other} if other else {})
     spreads = common.interleaved(
         {key: measure(side, items, options.seconds) for key, side in sides.items()}, options.rounds
     )
     workload = f"{name}, batch {config.batch_size}"
-    if options.beside == "statistics":
-        return [workload, *statistics_cells(spreads["ours"], spreads["other"], items)]
     speed, torch_speed = spreads["ours"], spreads.get("other")
     peak, rate = peak_flops(jax.devices()[0].device_kind), flops * speed.median / items
     return [
@@ -278,14 +254,6 @@ def measured_row(name: str, options: argparse.Namespace) -> list[str]:
     ]
 
 
-def statistics_cells(step: common.Spread, statistics: common.Spread, items: int) -> list[str]:
-    """Milliseconds of both, and how many steps the statistics take, from items per second."""
-    step_ms, statistics_ms = (1e3 * items / side.median for side in (step, statistics))
-    ratios = [a / b for a, b in zip(step.values, statistics.values, strict=True)]
-    in_steps = f"{statistics_ms / step_ms:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    return [f"{step_ms:,.1f}", f"{statistics_ms:,.1f}", in_steps]
-
-
 def report(options: argparse.Namespace) -> str:
     """The report as Markdown."""
     kind = jax.devices()[0].device_kind
@@ -299,7 +267,7 @@ def report(options: argparse.Namespace) -> str:
             f"largest) of {options.rounds} interleaved rounds of {options.seconds:g} s. "
             + common.machine(["jax", "flax", "torch"]),
             *without,
-            common.markdown_table(HEADERS[options.beside], rows),
+            common.markdown_table(HEADER, rows),
         ]
     )
 
@@ -323,7 +291,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds, seconds = "number of rounds", "seconds per side and round"
     parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, rounds=rounds, seconds=seconds)
     common.add_list(parser, "--workloads", common.one_of(CONFIGS), ",".join(CONFIGS))
-    parser.add_argument("--beside", choices=HEADERS, default="pytorch", help="the other side")
     parser.add_argument("--size", choices=("full", "mini"), help="default: mini on a CPU")
     about = "0 = the configuration's"
     parser.add_argument("--batch_size", type=common.number(0), default=0, help=about)
