@@ -22,15 +22,19 @@ if TYPE_CHECKING:  # a plain iterable is read without Grain
 
 # Items are read together in chunks: handing over one item costs more than copying it, and many
 # sources are several times faster when asked for many. Chunks start at one item and double as long
-# as one takes less than CHUNK_SECONDS, so that a slow source still delivers steadily.
+# as one takes less than CHUNK_SECONDS, so that a slow source still delivers steadily. Chunks of few
+# large items, such as photographs, would cost more than reading them.
 CHUNK_ITEMS = 1024
-CHUNK_BYTES = 2**21
+CHUNK_BYTES = 2**23
 CHUNK_SECONDS = 0.25
+
+# Seconds per item are averaged over about so many chunks.
+_AVERAGED_CHUNKS = 8
 
 # Read-ahead is given in items. This bounds it in bytes, since an item may be a whole batch. The
 # size of an item is known only after it was read, so items that were requested before the first
 # large one has been handed over may exceed it.
-READ_AHEAD_BYTES = 2**26
+READ_AHEAD_BYTES = 2**28
 
 # The state of a sequential parent is saved after every so many items. Each snapshot costs a
 # get_state() of the parent; restoring discards at most twice that many items.
@@ -75,7 +79,8 @@ class RandomAccessReader:
         self._chunks: collections.deque[tuple[np.ndarray, Future]] = collections.deque()
         self._chunk_size = 1  # items of the next chunk
         self._item_bytes = 0  # of the largest items so far, the largest average of a chunk
-        self._growing = True
+        self._item_seconds = 0.0
+        self._growing = True  # whether larger chunks may follow
         self._stacked = stacked and hasattr(parent, "stacked_items")
         self.num_items: int | None = len(parent)
         self._seek(0)
@@ -195,9 +200,13 @@ class RandomAccessReader:
         # At least two chunks per thread: one in progress while another one waits.
         ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
         largest = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // self._item_bytes))
+        # An average, since the first chunks may wait for workers to start, or for a cold disk.
+        weight = 1 / _AVERAGED_CHUNKS if self._item_seconds else 1.0
+        self._item_seconds += weight * (seconds / n - self._item_seconds)
+        quick = self._item_seconds * self._chunk_size < CHUNK_SECONDS
+        self._growing = quick and self._chunk_size < largest
         if self._growing and n == self._chunk_size:
-            self._growing = seconds < CHUNK_SECONDS and n < largest
-            self._chunk_size *= 1 + self._growing
+            self._chunk_size *= 2
         self._chunk_size = min(self._chunk_size, largest)
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
@@ -306,7 +315,7 @@ class BackgroundReader:
 
     Args:
         iterator: the parent's.
-        read_ahead: items to read ahead, at most 64 MiB of them if all are as large as the largest
+        read_ahead: items to read ahead, at most 256 MiB of them if all are as large as the largest
             so far.
     """
 

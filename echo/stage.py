@@ -140,9 +140,9 @@ class EchoIterDataset(_EchoStage):
         drop_remainder: with `batch_size`, whether to drop a last batch with fewer examples.
         annotate: whether to emit `Echoed` tuples, which add item and copy numbers and the count of
             fresh items.
-        read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or one
-            item per thread, by the largest items so far). Without threads the caller's thread
-            reads, in chunks of up to 1,024 items or 2 MiB, which is best for a parent that runs
+        read_options: threads and read-ahead for a MapDataset, in items (and at most 256 MiB, or
+            one item per thread, by the largest items so far). Without threads the caller's thread
+            reads, in chunks of up to 1,024 items or 8 MiB, which is best for a parent that runs
             Python code over data in memory.
         placement: "host" stores items in host memory and emits them. "device" emits a `GatherPlan`
             for each output, of items of one shape: an `echo.device.DeviceStore` applies it, so that

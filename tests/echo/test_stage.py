@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -469,3 +470,23 @@ def test_read_ahead_and_chunks_are_bounded_by_the_largest_items_so_far(stacked, 
         while reader.next_index < 2_000:
             assert len(reader.read(1, None)[0]) == 5
             assert sum(len(indices) for indices, _ in reader._chunks) <= 20
+
+
+@pytest.mark.parametrize(("first", "others", "size"), [(9.0, 0.001, 256), (0.1, 0.1, 4)])
+def test_chunks_grow_after_a_slow_start_and_not_where_items_are_slow(
+    first, others, size, monkeypatch
+):
+    """By a clock of its own, on which reading an item takes so many seconds."""
+    now = 0.0
+
+    class Timed(Growing):
+        def stacked_items(self, indices):
+            nonlocal now
+            now += others * len(indices) if indices[0] else first
+            return super().stacked_items(indices)
+
+    monkeypatch.setattr(readers, "time", types.SimpleNamespace(perf_counter=lambda: now))
+    reader = readers.RandomAccessReader(Timed(range(10**6)), 0, 400, stacked=True)
+    for _ in range(200):
+        indices, _ = reader.read(1, None)
+    assert len(indices) == size
