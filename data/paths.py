@@ -14,13 +14,12 @@ of `train` is held out, by a hash of each record, so that none changes sides whe
 
 import dataclasses
 import functools
-import hashlib
 import os
 
 from data import folder, huggingface, npz, storage, text_files
 from data.file_source import FileSource, Records, Slice
 from data.path_data import FIELDS, PathData, Settings
-from data.sources import DatasetInfo, Source, SourceError
+from data.sources import DatasetInfo, Source, SourceError, in_share
 
 # How each kind of configs.base.OWN_DATA is opened, and the fields whose columns its name may give.
 KINDS = {
@@ -102,16 +101,11 @@ def opened(data_dir: str, settings: Settings) -> tuple[storage.Tree, list[int], 
         if split not in (KEPT, HELD_OUT):
             return data.open(split)
         whole, held_out = open_split(data.main), split == HELD_OUT
-        rows = [row for row in whole.order if _is_held_out(whole.key(row)) == held_out]
+        rows = [row for row in whole.order if in_share(_HELD_OUT_SHARE, whole.key(row)) == held_out]
         return dataclasses.replace(whole, order=rows)
 
     more = () if "validation" in data.splits else (KEPT, HELD_OUT)
     return tree, stamp, dataclasses.replace(data, splits=(*data.splits, *more), open=open_split)
-
-
-def _is_held_out(key: bytes) -> bool:
-    digest = hashlib.blake2b(key, digest_size=8).digest()
-    return int.from_bytes(digest, "big") < _HELD_OUT_SHARE * 2**64
 
 
 def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, ...]]:

@@ -134,6 +134,12 @@ def check_split(name: str, split: str, splits: Collection[str]) -> None:
         raise SourceError(f"data set {name!r} has no split {split!r}; allowed: {', '.join(splits)}")
 
 
+def in_share(share: float, key: bytes) -> bool:
+    """Whether a record belongs to a share of all, by a hash of its key."""
+    digest = hashlib.blake2b(key, digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
 def fingerprint(*parts: bytes) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of the concatenated parts."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]

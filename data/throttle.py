@@ -1,4 +1,4 @@
-"""Input made slow on purpose: a rate, latency, and stalls.
+"""Input made slow on purpose: a rate, latency, stalls, and single slow examples.
 
 Echoing is for storage that is slower than the accelerator. Here the speed of the storage is a
 setting, so that claims about wall-clock time can be tested on any machine.
@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from data.sources import Source
+from data.sources import Source, in_share
 
 # A sleep takes slightly longer than requested. The limiter catches up by at most this much unused
 # time, which keeps its average rate. Short waits accumulate: each sleep takes CPU time, which
@@ -23,6 +23,8 @@ from data.sources import Source
 _CREDIT_SECONDS = 0.02
 _MIN_SLEEP_SECONDS = 0.005
 _ROUNDING_SECONDS = 1e-9  # of sums of floats
+
+SLOWNESS = 10  # a slow example takes as long as so many others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +35,15 @@ class Limits:
         examples_per_second: rate, shared by all concurrent requests.
         latency_seconds: latency of each request; concurrent requests wait concurrently.
         stall_every_seconds, stall_seconds: time between two stalls, and their length.
+        slow_share: share of the examples that take SLOWNESS times as long as others at this rate,
+            and of which one makes the latency of a request as many times as long.
     """
 
     examples_per_second: float = 0.0
     latency_seconds: float = 0.0
     stall_every_seconds: float = 0.0
     stall_seconds: float = 0.0
+    slow_share: float = 0.0
 
     @property
     def transfer_seconds(self) -> float:
@@ -47,14 +52,19 @@ class Limits:
 
     @property
     def record_seconds(self) -> float:
-        """Seconds that a request for one record takes, including latency and stalls."""
-        every = self.stall_every_seconds
-        stalls = self.transfer_seconds // every if every else 0
-        return self.latency_seconds + self.transfer_seconds + stalls * self.stall_seconds
+        """Seconds that a request for one record takes at most, including latency and stalls."""
+        slowness = SLOWNESS if self.slow_share else 1
+        transfer, every = slowness * self.transfer_seconds, self.stall_every_seconds
+        stalls = transfer // every if every else 0
+        return slowness * self.latency_seconds + transfer + stalls * self.stall_seconds
 
     def shared_by(self, processes: int) -> "Limits":
         """The limits of each of several processes that read at the same rate."""
         return dataclasses.replace(self, examples_per_second=self.examples_per_second / processes)
+
+    def is_slow(self, index: int) -> bool:
+        """Whether a record is one of the slow ones: a pure function of its index."""
+        return self.slow_share > 0 and in_share(self.slow_share, str(index).encode())
 
 
 class StoppableClock:
@@ -108,59 +118,39 @@ class StoppableClock:
                     self._running.set()
 
 
-def limits(config: ml_collections.ConfigDict) -> Limits:
-    """The limits of config.upstream on the training examples that this process reads."""
-    settings = {field.name: config.upstream[field.name] for field in dataclasses.fields(Limits)}
-    return Limits(**settings).shared_by(jax.process_count())
-
-
-def throttled(
-    config: ml_collections.ConfigDict, source: Source, clock: StoppableClock | None = None
-) -> Source:
-    """`source`, as slow as config.upstream says. A clock of None is never stopped."""
-    return SlowSource(source, RateLimiter(limits(config), clock))
-
-
-def augmentation_limiter(
-    config: ml_collections.ConfigDict, clock: StoppableClock | None = None
-) -> "RateLimiter":
-    """The rate limiter of the examples that this process augments."""
-    rate = config.upstream.augmented_examples_per_second
-    return RateLimiter(Limits(rate).shared_by(jax.process_count()), clock)
-
-
 class RateLimiter:
     """Lets requests pass one after another, at the speed that `limits` allow by a clock."""
 
     def __init__(self, limits: Limits, clock: StoppableClock | None = None):
-        self._limits, self._clock = limits, clock or StoppableClock()
+        self.limits, self._clock = limits, clock or StoppableClock()
         self._lock = threading.Lock()  # held by the request whose records are passing
         self._free_at = -math.inf  # when the last record has passed
         self._stall_at = math.inf  # when the next stall begins
 
-    def wait(self, records: int) -> None:
-        """Returns when the `records` of a request have passed."""
-        if self._limits.latency_seconds:
-            self._clock.sleep(self._limits.latency_seconds)
+    def wait(self, records: int, slow: int = 0) -> None:
+        """Returns when the `records` of a request, so many of them slow, have passed."""
+        if self.limits.latency_seconds:
+            self._clock.sleep(self.limits.latency_seconds * (SLOWNESS if slow else 1))
         with self._lock:
             now = self._clock()
             if self._free_at == -math.inf:
                 self._free_at = now
-                if self._limits.stall_seconds:
-                    self._stall_at = now + self._limits.stall_every_seconds
+                if self.limits.stall_seconds:
+                    self._stall_at = now + self.limits.stall_every_seconds
             start = max(self._free_at, now - _CREDIT_SECONDS)
-            self._free_at = self._end(start, records * self._limits.transfer_seconds)
+            passing = records + (SLOWNESS - 1) * slow
+            self._free_at = self._end(start, passing * self.limits.transfer_seconds)
             if self._free_at - now > _MIN_SLEEP_SECONDS:
                 self._clock.sleep(self._free_at - now)
 
     def _end(self, start: float, seconds: float) -> float:
         """When a transfer of `seconds` that begins at `start` ends, including stalls."""
         while start + seconds > self._stall_at:
-            stall_end = self._stall_at + self._limits.stall_seconds
+            stall_end = self._stall_at + self.limits.stall_seconds
             if start < stall_end:
                 seconds -= max(0.0, self._stall_at - start)
                 start = stall_end
-            self._stall_at = stall_end + self._limits.stall_every_seconds
+            self._stall_at = stall_end + self.limits.stall_every_seconds
         return start + seconds
 
 
@@ -176,5 +166,26 @@ class SlowSource(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         records = self._source.__getitems__(indices)
-        self._limiter.wait(len(records))
+        self._limiter.wait(len(records), sum(map(self._limiter.limits.is_slow, indices)))
         return records
+
+
+def limits(config: ml_collections.ConfigDict) -> Limits:
+    """The limits of config.upstream on the training examples that this process reads."""
+    settings = {field.name: config.upstream[field.name] for field in dataclasses.fields(Limits)}
+    return Limits(**settings).shared_by(jax.process_count())
+
+
+def throttled(
+    config: ml_collections.ConfigDict, source: Source, clock: StoppableClock | None = None
+) -> Source:
+    """`source`, as slow as config.upstream says. A clock of None is never stopped."""
+    return SlowSource(source, RateLimiter(limits(config), clock))
+
+
+def augmentation_limiter(
+    config: ml_collections.ConfigDict, clock: StoppableClock | None = None
+) -> RateLimiter:
+    """The rate limiter of the examples that this process augments."""
+    rate = config.upstream.augmented_examples_per_second
+    return RateLimiter(Limits(rate).shared_by(jax.process_count()), clock)

@@ -66,6 +66,8 @@ def check_rules(config: ConfigDict) -> None:
     missing, factor = "1, or an echo.insertion, such as before_augmentation", settings.factor
     few = f"0, or echo.streams={streams} or more"
     skips, limited = config.dataset.damaged == "skip", any(upstream.values())
+    paced = upstream.examples_per_second > 0 or upstream.latency_seconds > 0
+    slow_at_nothing = upstream.slow_share > 0 and not paced
     cores = max(2, usable_cores())
     rules = [
         ("loader.workers", config.loader.workers > cores, f"0 to {cores}, as many as cores"),
@@ -80,6 +82,7 @@ def check_rules(config: ConfigDict) -> None:
         ("dataset.spaced_epochs", spaced > 1 and streams > 1, "1, or echo.streams=1"),
         ("upstream.stall_seconds", stalls == (True, False), "0, or a stall_every_seconds above 0"),
         ("upstream.stall_seconds", stalls == (False, True), "above 0, or stall_every_seconds=0"),
+        ("upstream.slow_share", slow_at_nothing, "0, or a rate or latency in upstream"),
         ("echo.streams", rows % streams != 0, f"a divisor of batch_size={rows}"),
         ("echo.shuffle_buffer", of_examples and 0 < slots < streams, few),
     ]

@@ -53,6 +53,32 @@ def test_a_limit_sets_when_the_last_record_arrives(limits, seconds):
     assert seconds - credit <= clock.now - 100.0 <= seconds + 1e-6
 
 
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        ({"examples_per_second": 50.0}, lambda slow: (200 + 9 * slow) / 50),
+        ({"latency_seconds": 0.25}, lambda slow: 0.25 * (200 + 9 * slow)),
+    ],
+)
+def test_a_slow_example_takes_ten_times_as_long_whenever_it_is_read(limits, seconds):
+    source = sources.ArraySource(x=np.arange(200))
+    taken = []
+    for order in (range(200), range(199, -1, -1)):
+        clock = Clock()
+        line = clock.line(**limits, slow_share=0.05)
+        one_by_one = SlowSource(source, line)
+        for number in order:
+            one_by_one[number]
+        taken.append(clock.now - 100.0)
+    slow = [number for number in range(200) if line.limits.is_slow(number)]
+    assert 4 <= len(slow) <= 18
+    assert taken == pytest.approx([seconds(len(slow))] * 2, abs=0.021)
+    assert not Limits(slow_share=0.0).is_slow(slow[0])
+    assert Limits(**limits, slow_share=0.05).record_seconds == pytest.approx(
+        10 * Limits(**limits).record_seconds
+    )
+
+
 def test_unused_time_is_not_saved_up():
     clock = Clock()
     line = clock.line(examples_per_second=10.0)

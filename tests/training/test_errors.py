@@ -28,6 +28,7 @@ REFUSED = [
     ({"dataset__spaced_epochs": 2, "echo__streams": 2}, "dataset.spaced_epochs is 2"),
     (echoing("before_augmentation", 0) | {"dataset__spaced_epochs": 2}, "spaced_epochs is 2"),
     ({"upstream__stall_seconds": 1.0}, "upstream.stall_seconds is 1"),
+    ({"upstream__slow_share": 0.05}, "upstream.slow_share is 0.05"),
     ({"upstream__examples_per_second": 0.001}, "upstream"),
     ({"budget__fresh_examples": 31}, "budget.fresh_examples is 31"),
     (HORIZON | {"optimizer__schedule__horizon_fresh_examples": 31}, "horizon_fresh_examples is 31"),
