@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from configs.fields import Field
 from echo.spec import INSERTIONS, MAX_BUFFER, MAX_FACTOR, PLACEMENTS
@@ -232,7 +232,7 @@ def is_own_data(name: str) -> bool:
     return bool(colon) and kind in OWN_DATA
 
 
-def get_config(fields: Mapping[str, Any] | None = None) -> ml_collections.ConfigDict:
+def get_config(fields: Mapping[str, Any] | None = None) -> ConfigDict:
     """All fields at their defaults, but for `fields`, which are given by dotted name; locked, so
     that a misspelled field is an error."""
     tree: dict[str, Any] = {}
@@ -241,6 +241,20 @@ def get_config(fields: Mapping[str, Any] | None = None) -> ml_collections.Config
         functools.reduce(lambda node, group: node.setdefault(group, {}), groups, tree)[name] = (
             field.default
         )
-    config = ml_collections.ConfigDict(tree).lock()
+    config = ConfigDict(tree).lock()
     config.update_from_flattened_dict(fields or {})
     return config
+
+
+def get_variant(variants: Mapping[str, Mapping[str, Any]], variant: str = "") -> ConfigDict:
+    """The configuration of a variant, of which `variants` has the fields; raises ValueError if
+    there is no such one."""
+    return get_config(choose(variants, variant))
+
+
+def choose(variants: Mapping[str, Any], variant: str) -> Any:
+    """What `variants` has for a variant; raises ValueError if there is no such one."""
+    if variant not in variants:
+        names = ", ".join(name or "none" for name in variants)
+        raise ValueError(f"there is no variant {variant!r}; allowed: {names}")
+    return variants[variant]

@@ -5,13 +5,14 @@ docs/studies.md explains the keys of a study. Figure numbers are those of arXiv 
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from configs import base
 
 Conditions = dict[str, dict[str, Any]]
 Studies = dict[str, dict[str, Any]]
+Ends = Mapping[str, Sequence[float]]  # the ends of each axis of `space`, or its choices
 Space = tuple[dict[str, Any], ...]
 
 _INSERTIONS = ("before_augmentation", "after_augmentation", "after_batching")
@@ -36,7 +37,9 @@ def auto(max_factor: int, shuffle_buffer: int) -> dict[str, Any]:
     }
 
 
-BASELINE = {"baseline": echo("none", 1, 0)}
+BASELINE = {
+    "baseline": {"echo.insertion": "none", "echo.factor": 1, "echo.shuffle_buffer": 0},
+}
 
 HORIZON = "optimizer.schedule.horizon_fresh_examples"
 
@@ -49,16 +52,19 @@ _AXES = {
     "final_factor": {"field": "optimizer.schedule.final_factor", "scale": "log"},
     "step_factor": {"field": "optimizer.schedule.step_factor", "scale": "log"},
     "budgets_of_decay": {"field": HORIZON, "scale": "log"},
+    "label_smoothing": {"field": "loss.label_smoothing", "scale": "choice"},
 }
 
 
-def space(**ends: tuple[float, float]) -> Space:
+def space(ends: Ends) -> Space:
     """Axes, named as in `_AXES`, from end to end; searched separately for each condition."""
-    times = {"budgets_of_decay": {"times": "budget.fresh_examples"}}
-    return tuple(
-        _AXES[name] | {"min": low, "max": high} | times.get(name, {})
-        for name, (low, high) in ends.items()
-    )
+
+    def axis(name: str, of: Sequence[float]) -> dict[str, Any]:
+        chosen = _AXES[name]["scale"] == "choice"
+        times = {"times": "budget.fresh_examples"} if _AXES[name]["field"] == HORIZON else {}
+        return _AXES[name] | ({"values": of} if chosen else {"min": of[0], "max": of[1]}) | times
+
+    return tuple(axis(*pair) for pair in ends.items())
 
 
 # The horizon of every schedule that decays is searched. With a fixed horizon, the decay would come
@@ -133,14 +139,6 @@ class Numbers:
                     conditions[f"{insertion}_e{e}_b{size}"] = own
         return conditions
 
-    def completed(self, studies: Studies) -> Studies:
-        """The studies with the defaults of what they leave out."""
-        defaults = {"baseline": "baseline", "trials": self.trials, "searches": self.searches}
-        return {
-            name: defaults | own | {"overrides": {**self.overrides, **own.get("overrides", {})}}
-            for name, own in studies.items()
-        }
-
 
 _ADAMW = {
     "optimizer.name": "adamw",
@@ -149,20 +147,31 @@ _ADAMW = {
     "optimizer.schedule.warmup_progress": 0.05,
     "optimizer.schedule.final_factor": 0.1,
 }
-_ADAMW_SPACE = space(
-    learning_rate=(1e-4, 3e-2),
-    one_minus_momentum=(0.03, 0.3),
-    one_minus_beta2=(0.001, 0.1),
-    budgets_of_decay=DECAY,
-)
+_ADAMW_SPACE = {
+    "learning_rate": (1e-4, 3e-2),
+    "one_minus_momentum": (0.03, 0.3),
+    "one_minus_beta2": (0.001, 0.1),
+    "budgets_of_decay": DECAY,
+}
 
 
-def of(numbers: Numbers) -> Studies:
+def get_search_space(searches: Mapping[str, tuple[Ends, Numbers]], variant: str = "") -> Space:
+    """What the `get_search_space` of a configuration file returns, of the searches of its
+    variants."""
+    return space(base.choose(searches, variant)[0])
+
+
+def get_studies(searches: Mapping[str, tuple[Ends, Numbers]], variant: str = "") -> Studies:
+    """What the `get_studies` of a configuration file returns."""
+    return studies(base.choose(searches, variant)[1])
+
+
+def studies(numbers: Numbers) -> Studies:
     """A demo, the studies behind the paper's figures 4 to 9, and controls that it lacks."""
     sizes, budget, none = numbers.batch_sizes, numbers.budget, BASELINE["baseline"]
     ends, e2 = (_INSERTIONS[0], _INSERTIONS[2]), numbers.at(_INSERTIONS[0], 2)
     twice = BASELINE | {f"{point}_e2": numbers.at(point, 2) for point in numbers.insertions}
-    studies = {
+    made: Studies = {
         "demo": {
             "about": "A first look: where to echo, and how often, with a small search.",
             "conditions": twice | numbers.before(*numbers.demo_factors),
@@ -228,35 +237,19 @@ def of(numbers: Numbers) -> Studies:
     }
     if numbers.decays:
         half = none | {HORIZON: budget // 2}
-        studies["controls"]["conditions"]["baseline_horizon_of_half"] = half
+        made["controls"]["conditions"]["baseline_horizon_of_half"] = half
     if not numbers.augments:  # language
-        studies["optimizer"] = {
+        made["optimizer"] = {
             "about": "AdamW with warmup and cosine decay, where the paper used momentum at a "
             "constant rate: does echoing gain as much?",
             "conditions": twice | numbers.before(4),
             "overrides": _ADAMW,
             "space": _ADAMW_SPACE,
         }
-    return numbers.completed(studies)
-
-
-def workload(
-    full: tuple[Mapping, Space, Numbers], **variants: tuple[Mapping, Space, Numbers]
-) -> tuple[Callable, Callable, Callable]:
-    """What a configuration file must have: `get_config`, `get_search_space`, and `get_studies`,
-    each a function of the variant; from the fields that differ from configs/base.py, the axes that
-    a study searches for each condition, and the numbers of the studies."""
-    sizes = {"": full, **variants}
-    return (
-        lambda variant="": base.get_config(choose(sizes, variant)[0]),
-        lambda variant="": choose(sizes, variant)[1],
-        lambda variant="": of(choose(sizes, variant)[2]),
-    )
-
-
-def choose(variants: Mapping[str, Any], variant: str) -> Any:
-    """What a configuration file has for a variant; raises ValueError if there is no such one."""
-    if variant not in variants:
-        names = ", ".join(name or "none" for name in variants)
-        raise ValueError(f"there is no variant {variant!r}; allowed: {names}")
-    return variants[variant]
+    defaults = {"baseline": "baseline", "trials": numbers.trials, "searches": numbers.searches}
+    for name, own in made.items():
+        made[name] = defaults | own
+        made[name]["overrides"] = {**numbers.overrides, **own.get("overrides", {})}
+        if "space" in own:
+            made[name]["space"] = space(own["space"])
+    return made

@@ -10,20 +10,22 @@ weight decay, 45,000 / 5,000 images for training and validation, and the search 
 Shallue et al. (2018). Full size requires an accelerator.
 """
 
-from configs import catalog
+import functools
 
-SEARCH_SPACE = catalog.space(
-    learning_rate=(0.01, 10.0),
-    one_minus_momentum=(0.001, 0.1),
-    final_factor=(0.0001, 0.1),
-    budgets_of_decay=catalog.DECAY,
-)
-MINI_SEARCH_SPACE = catalog.space(
-    learning_rate=(0.01, 1.0),
-    one_minus_momentum=(0.01, 0.3),
-    final_factor=(0.01, 1.0),
-    budgets_of_decay=catalog.DECAY,
-)
+from configs import base, catalog
+
+SEARCH_SPACE = {
+    "learning_rate": (0.01, 10.0),
+    "one_minus_momentum": (0.001, 0.1),
+    "final_factor": (0.0001, 0.1),
+    "budgets_of_decay": catalog.DECAY,
+}
+MINI_SEARCH_SPACE = {
+    "learning_rate": (0.01, 1.0),
+    "one_minus_momentum": (0.01, 0.3),
+    "final_factor": (0.01, 1.0),
+    "budgets_of_decay": catalog.DECAY,
+}
 
 NUMBERS = catalog.Numbers(
     batch_sizes=(128, 512, 2048),
@@ -46,7 +48,7 @@ MINI_NUMBERS = catalog.Numbers(
         "trials": 4,
         "searches": 5,
         "overrides": {"target.value": 0.9, "evaluate_every_fresh_examples": 160},
-        "space": catalog.space(learning_rate=(0.03, 0.3), one_minus_momentum=(0.05, 0.3)),
+        "space": {"learning_rate": (0.03, 0.3), "one_minus_momentum": (0.05, 0.3)},
     },
     demo_factors=(4,),
 )
@@ -79,6 +81,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.97,
 }
 
-get_config, get_search_space, get_studies = catalog.workload(
-    (FIELDS, SEARCH_SPACE, NUMBERS), mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS)
-)
+SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

@@ -20,23 +20,23 @@ The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its
 35% of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.
 """
 
-from configs import catalog
+import functools
 
-SEARCH_SPACE = (
-    *catalog.space(
-        learning_rate=(0.01, 10.0),
-        one_minus_momentum=(0.001, 0.1),
-        final_factor=(0.0001, 0.1),
-        budgets_of_decay=catalog.DECAY,
-    ),
-    {"field": "loss.label_smoothing", "scale": "choice", "values": (0.0, 0.01, 0.1)},
-)
-MINI_SEARCH_SPACE = catalog.space(
-    learning_rate=(0.02, 1.0),
-    one_minus_momentum=(0.02, 0.3),
-    final_factor=(0.01, 1.0),
-    budgets_of_decay=catalog.DECAY,
-)
+from configs import base, catalog
+
+SEARCH_SPACE = {
+    "learning_rate": (0.01, 10.0),
+    "one_minus_momentum": (0.001, 0.1),
+    "final_factor": (0.0001, 0.1),
+    "budgets_of_decay": catalog.DECAY,
+    "label_smoothing": (0.0, 0.01, 0.1),
+}
+MINI_SEARCH_SPACE = {
+    "learning_rate": (0.02, 1.0),
+    "one_minus_momentum": (0.02, 0.3),
+    "final_factor": (0.01, 1.0),
+    "budgets_of_decay": catalog.DECAY,
+}
 
 NUMBERS = catalog.Numbers(
     batch_sizes=(1024, 4096),
@@ -92,6 +92,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.96,
 }
 
-get_config, get_search_space, get_studies = catalog.workload(
-    (FIELDS, SEARCH_SPACE, NUMBERS), mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS)
-)
+SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

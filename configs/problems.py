@@ -18,11 +18,10 @@ from typing import Any
 
 import ml_collections
 
-from configs import catalog, cifar10, coco, common_crawl, lm1b
+from configs import base, catalog, cifar10, coco, common_crawl, lm1b
 
 _WIDE = {"learning_rate": (0.003, 3.0), "one_minus_momentum": (0.01, 0.5)}
-_CONSTANT = catalog.space(**_WIDE)
-_DECAYING = catalog.space(**_WIDE, final_factor=(0.01, 1.0), budgets_of_decay=catalog.DECAY)
+_DECAYING = _WIDE | {"final_factor": (0.01, 1.0), "budgets_of_decay": catalog.DECAY}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Problem:
     target: float
     budget: int
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    space: catalog.Space = _DECAYING
+    space: catalog.Ends = dataclasses.field(default_factory=lambda: _DECAYING)
     batch_sizes: tuple[int, int] = (32, 64)
 
 
@@ -88,7 +87,7 @@ PROBLEMS = {
             "model.width": 8,
             "optimizer.schedule.name": "constant",
         },
-        coco.MINI_SEARCH_SPACE[:2],
+        {"learning_rate": (0.01, 0.5), "one_minus_momentum": (0.03, 0.3)},
         batch_sizes=(16, 32),
     ),
     "sentences": Problem(
@@ -99,12 +98,12 @@ PROBLEMS = {
             "dataset.validation_split": "test[:15%]",
             "dataset.sequence_length": 32,
         },
-        _CONSTANT,
+        _WIDE,
     ),
     "documents": Problem(
         *(common_crawl, 4.45, 4_000),
         _TRANSFORMER | {"dataset.name": "lm_docs", "dataset.sequence_length": 128},
-        _CONSTANT,
+        _WIDE,
         batch_sizes=(16, 32),
     ),
     "logistic": Problem(
@@ -116,7 +115,7 @@ PROBLEMS = {
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration of a problem."""
-    problem = catalog.choose(PROBLEMS, variant)
+    problem = base.choose(PROBLEMS, variant)
     config = problem.workload.get_config("mini")
     fields = {
         "target.value": problem.target,
@@ -133,10 +132,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 def get_search_space(variant: str = ""):
     """The axes that a study searches for each condition."""
-    return catalog.choose(PROBLEMS, variant).space
+    return catalog.space(base.choose(PROBLEMS, variant).space)
 
 
 def get_studies(variant: str = "") -> catalog.Studies:
     """The registered studies of a problem."""
-    catalog.choose(PROBLEMS, variant)
+    base.choose(PROBLEMS, variant)
     return json.loads(PLANS.read_text())[variant]

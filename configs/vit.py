@@ -16,17 +16,21 @@ takes 27.8 GFLOP per image, so 90 epochs take 3.2e18 FLOP: 8.9 hours at 100 TFLO
 The mini's crops of 24 pixels are 36 patches. It reaches 0.85 after about 60% of its budget.
 """
 
-from configs import catalog, imagenet
+import functools
 
-SEARCH_SPACE = catalog.space(
-    learning_rate=(0.0001, 0.01),
-    one_minus_momentum=(0.01, 0.3),
-    weight_decay=(0.01, 1.0),
-    budgets_of_decay=catalog.DECAY,
-)
-MINI_SEARCH_SPACE = catalog.space(
-    learning_rate=(0.0005, 0.02), one_minus_momentum=(0.03, 0.3), budgets_of_decay=catalog.DECAY
-)
+from configs import base, catalog, imagenet
+
+SEARCH_SPACE = {
+    "learning_rate": (0.0001, 0.01),
+    "one_minus_momentum": (0.01, 0.3),
+    "weight_decay": (0.01, 1.0),
+    "budgets_of_decay": catalog.DECAY,
+}
+MINI_SEARCH_SPACE = {
+    "learning_rate": (0.0005, 0.02),
+    "one_minus_momentum": (0.03, 0.3),
+    "budgets_of_decay": catalog.DECAY,
+}
 
 NETWORK = {
     "model.name": "vit",
@@ -44,18 +48,27 @@ NETWORK = {
     "optimizer.schedule.final_factor": 0.0001,  # not 0, for horizons below the budget
     "target.value": 0.65,
 }
-SMALL_NETWORK = NETWORK | {
-    "model.patch_size": 4,
-    "model.layers": 2,
-    "model.dim": 64,
-    "model.heads": 4,
-    "model.mlp_dim": 128,
-    "optimizer.learning_rate": 0.002,
-    "optimizer.schedule.final_factor": 0.1,
-    "target.value": 0.85,
+FIELDS = imagenet.FIELDS | NETWORK
+MINI_FIELDS = (
+    imagenet.MINI_FIELDS
+    | NETWORK
+    | {
+        "model.patch_size": 4,
+        "model.layers": 2,
+        "model.dim": 64,
+        "model.heads": 4,
+        "model.mlp_dim": 128,
+        "optimizer.learning_rate": 0.002,
+        "optimizer.schedule.final_factor": 0.1,
+        "target.value": 0.85,
+    }
+)
+
+SEARCHES = {
+    "": (SEARCH_SPACE, imagenet.NUMBERS),
+    "mini": (MINI_SEARCH_SPACE, imagenet.MINI_NUMBERS),
 }
 
-get_config, get_search_space, get_studies = catalog.workload(
-    (imagenet.FIELDS | NETWORK, SEARCH_SPACE, imagenet.NUMBERS),
-    mini=(imagenet.MINI_FIELDS | SMALL_NETWORK, MINI_SEARCH_SPACE, imagenet.MINI_NUMBERS),
-)
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

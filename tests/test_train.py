@@ -163,22 +163,17 @@ def test_a_falling_metric_can_reach_a_target_from_above(tmp_path):
     assert result["best"]["value"] <= 2.2
 
 
-@pytest.mark.parametrize(
-    ("fields", "repeats"),
-    [
-        (echoing("none", 0), False),
-        (echoing("before_augmentation", 100, factor=1), False),
-        (echoing("before_augmentation", 100, factor=2), True),
-        (echoing("before_augmentation", 0, factor=1) | {"echo__policy": "auto"}, True),
-    ],
-)
-def test_the_progress_line_counts_repeats_only_if_there_are_any(fields, repeats, tmp_path):
-    lines = []
-    progress = Progress(quiet=True)
+def test_the_progress_line_names_the_target_the_loss_and_the_position(tmp_path):
+    lines, progress = [], Progress(quiet=True)
     progress.update = lambda status: lines.append(status())
-    train.train(mini(**fields, budget__fresh_examples=160), tmp_path / "run", progress)
-    assert lines
-    assert all(("with repeats" in line) == repeats for line in lines)
+    train.train(mini(**EIGHT_STEPS), tmp_path / "run", progress)
+    assert len(lines) == 8
+    for number, line in enumerate(lines, start=1):
+        value, loss, *_, position = line.split(" | ")
+        evaluated = number > 4  # after four steps
+        assert (value == "accuracy - (>= 1.1)") != evaluated
+        assert float(loss.removeprefix("training loss ")) > 0
+        assert position.endswith(" of 128 fresh")
 
 
 def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_path, monkeypatch):

@@ -4,17 +4,19 @@ The range of a single field is in configs/base.py.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 from ml_collections import ConfigDict
 
 from configs import base
 from configs.fields import FieldError
+from data.sources import DatasetInfo
 from data.throttle import limits
 from echo.threads import usable_cores
 from pipeline.accounting import total_steps
-from runs import cli, records
+from runs import cli, processes, records
 from runs.records import check_target_value, is_share, nested
 from workloads.interface import Workload
 
@@ -188,3 +190,21 @@ def exhaustion_explained(config: ConfigDict) -> Iterator[None]:
         if explanation is None:
             raise
         raise ConfigError(explanation) from error
+
+
+def check_processes(
+    config: ConfigDict, info: DatasetInfo, examples: Mapping[str, int] | None = None
+) -> None:
+    """Checks that the processes of this run have the same configuration and data; else they would
+    wait for one another forever, or mix different orders of the examples.
+
+    Args:
+        examples: the number of examples by split.
+    """
+    if jax.process_count() == 1:
+        return
+    names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
+    values = {f"config.{name}": nested(config, name) for name in names}
+    values |= {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
+    counts = {f"the number of {split} examples": n for split, n in (examples or {}).items()}
+    processes.check_same(values | counts)

@@ -16,7 +16,7 @@ from data import splits
 from data.sources import Source
 from runs import checkpoints, cli, processes, records, workdirs
 from training import check, sharding
-from training.experiment import check_same, held_out_batches, make_program
+from training.experiment import held_out_batches, make_program
 
 # Fields that an evaluation may set: where the data are, and how the devices are used.
 MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", *base.CHANGE_ROUNDING)
@@ -58,7 +58,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     mesh, dataset = sharding.make_mesh(config.mesh.data, config.mesh.model), config.dataset
     check.check_devices(config, mesh.shape["data"])
     _, held_out, info = splits.open_splits(dataset)
-    check_same(config, info, {})
+    check.check_processes(config, info)
     if info.fingerprint != record["dataset"]["fingerprint"]:
         raise cli.InputError(
             f"the data set {dataset.name!r} is not the one that {workdir} was trained on, or has "

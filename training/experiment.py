@@ -5,26 +5,23 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import grain
-import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import workloads
-from configs import base
 from data import throttle
 from data.sources import DatasetInfo, Source
 from data.splits import open_split, open_splits
-from pipeline import build, repeats
+from pipeline import build
 from pipeline.augment import host_augmentation
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch, Examples, use_this_thread
 from pipeline.streams import FixedPolicy
-from runs import processes, records
-from runs.records import nested
+from runs import records
 from training import check, sharding
 from training.step import Program, Task, program
 from training.transfer import Transfer, make_store
@@ -51,10 +48,13 @@ class Experiment:
     target: records.Target  # at which the run ends
     upstream_clock: throttle.StoppableClock | None  # stopped while the run does not train
 
-    @functools.cached_property
-    def repeated_rows(self) -> repeats.RepeatedRows:
-        """Which rows of this process's part of a batch are repeats."""
-        return repeats.repeated_rows(self.config, self.held_streams)
+    def gradient_statistics(self) -> Any:
+        """Measures the gradients of steps (gradient_statistics.Measure); None if not configured."""
+        if not self.config.gradient_statistics_every_steps:
+            return None
+        from training.gradient_statistics import Measure
+
+        return Measure(self.config, self.program, self.held_streams)
 
 
 class OpenData(NamedTuple):
@@ -65,25 +65,14 @@ class OpenData(NamedTuple):
     info: DatasetInfo
 
 
-def open_splits_of(config: ConfigDict) -> OpenData:
+def open_data(config: ConfigDict) -> OpenData:
     """Checks `config` and opens its data; raises InputError."""
     check.check(config)
     source, held_out, info = open_splits(config.dataset)
     if config.dataset.test_split:  # which only `train.py --evaluate` reads
         open_split(config.dataset, config.dataset.test_split)
-    if jax.process_count() > 1:
-        check_same(config, info, {"training": len(source), "validation": len(held_out)})
+    check.check_processes(config, info, {"training": len(source), "validation": len(held_out)})
     return OpenData(source, held_out, info)
-
-
-def check_same(config: ConfigDict, info: DatasetInfo, examples: Mapping[str, int]) -> None:
-    """Raises InputError if the processes of this run differ in their configuration or data, with
-    which they would wait for one another forever, or mix different orders of the examples."""
-    names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
-    values = {f"config.{name}": nested(config, name) for name in names}
-    values |= {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
-    counts = {f"the number of {split} examples": number for split, number in examples.items()}
-    processes.check_same(values | counts)
 
 
 def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experiment:
@@ -91,12 +80,12 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
 
     Args:
         config: a resolved configuration.
-        data: the result of `open_splits_of`, if it has been called already.
+        data: the result of `open_data`, if it has been called already.
 
     Raises:
         InputError: the configuration cannot be run.
     """
-    source, held_out, info = data or open_splits_of(config)
+    source, held_out, info = data or open_data(config)
     clock = None
     if any(config.upstream.values()):  # the training split alone is slow
         clock = throttle.StoppableClock()
@@ -114,18 +103,16 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         test, _ = open_split(config.dataset, config.dataset.test_split)
         build.first_example(config, test, workload)
     first = build.first_example(config, source, workload)
-    policy = FixedPolicy(config, held, len(source))
+    policy, workers, store = FixedPolicy(config, held, len(source)), None, None
     if config.echo.policy == "auto":
         from training import auto_policy
 
         policy = auto_policy.of_run(config)
-    processes_that_read = None
     if config.loader.workers:
         from pipeline.workers import Workers
 
         make = functools.partial(examples_in_worker, config.to_dict())
-        processes_that_read = Workers(make, config.loader.workers)
-    store = None
+        workers = Workers(make, config.loader.workers)
     if config.echo.insertion != "none" and config.echo.placement == "device":
         store = make_store(config, first, workload, mesh, held)
     return Experiment(
@@ -136,9 +123,7 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         program=made,
         held_streams=held,
         policy=policy,
-        batches=build.build(
-            config, source, workload, held, policy, first, clock, processes_that_read
-        ),
+        batches=build.build(config, source, workload, held, policy, first, clock, workers),
         transfer=Transfer(mesh, store),
         held_out=held_out,
         validation=held_out_batches(config, held_out, made),
@@ -172,7 +157,7 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         InputError: the configuration cannot be run.
     """
     check.check(config)
-    check_same(config, other.info, {})
+    check.check_processes(config, other.info)
     return dataclasses.replace(
         other,
         config=config,

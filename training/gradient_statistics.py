@@ -17,7 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from ml_collections import ConfigDict
 
+from pipeline import repeats
+from pipeline.map_datasets import Batch
 from training import sharding
 from training.step import Program, Rows, TrainState
 
@@ -38,6 +41,29 @@ def due(step: int, every: int) -> bool:
         return False
     block, place = divmod(step, every)
     return place == int(every * (block * _GOLDEN_RATIO % 1))
+
+
+class Measure:
+    """Measures the gradients of a run's steps that are due.
+
+    Args:
+        config: a resolved configuration.
+        program: of the run.
+        held: the streams that this process reads.
+    """
+
+    def __init__(self, config: ConfigDict, program: Program, held: range):
+        self._every, self._seed = config.gradient_statistics_every_steps, config.seed.data
+        self._program, self._repeated_rows = program, repeats.repeated_rows(config, held)
+
+    def due(self, step: int) -> bool:
+        """See `due`."""
+        return due(step, self._every)
+
+    def __call__(self, state: TrainState, step: int, batch: Batch, rows: Rows) -> dict[str, float]:
+        """See `measured`; `rows` is what has been sent of `batch`."""
+        repeat_b = self._repeated_rows(step, batch.copy)
+        return measured(self._program, state, rows, repeat_b, np.uint32(self._seed))
 
 
 def compiled(program: Program, state: TrainState, rows: Rows, repeat_B: Any, data_seed: Any) -> Any:

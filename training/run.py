@@ -1,8 +1,13 @@
-"""A run: one training step per call of `Run.step`, what it keeps between steps, and how it ends."""
+"""A run: one training step per call of `Run.step`, what it keeps between steps, and how it ends.
+
+The order of a step is a contract: evaluate -> target? -> save -> next(batch) -> step -> log. The
+iterator moves only after the save, so a checkpoint is one moment of the whole run.
+"""
 
 import contextlib
 import dataclasses
 import functools
+import math
 import pathlib
 import traceback
 from collections.abc import Callable, Iterator
@@ -23,12 +28,12 @@ from runs.clock import Clock
 from runs.progress import SEPARATOR, Progress, TimeLeft, duration
 from runs.tracking import Recorder
 from training import check, divergence, optimizer
-from training.experiment import Experiment, make_experiment, open_splits_of
-from training.step import Rows, TrainState
+from training.experiment import Experiment, make_experiment, open_data
+from training.step import TrainState
 
 
 class Ended(Exception):
-    """The run has ended: (status, what went wrong or None). Being preempted, it saves first."""
+    """The run has ended: (status, why it diverged or None)."""
 
 
 @dataclasses.dataclass
@@ -90,11 +95,6 @@ class Run:
         self.progress, self.on_step = progress or Progress(quiet=True), on_step
         self.counters, self.time_left = Counters(), TimeLeft()
         self.result: dict[str, Any] | None = None
-        self._begun = False  # whether this process has asked for a batch
-        self._whole = True  # whether model and input are at the same moment
-        self._loss: float | None = None  # the training loss of the last step that was read
-        self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
-        self._saved = -1  # the step of the last checkpoint
         self._open = contextlib.ExitStack()  # the directory and what follows the run
         tools, say = tools or tracking.Tools(root=workdir), self.progress.say
         with (
@@ -102,47 +102,47 @@ class Run:
             check.exhaustion_explained(config),
             contextlib.ExitStack() as opened,
         ):
-            record = self._enter(experiment, None if locked else opened)
+            # What is refused early is cheap, and nothing is written before all is known to be
+            # possible: first the data, then the directory, then the rest.
+            data = experiment or open_data(config)
+            record = {"config": config.to_dict(), "dataset": data.info.to_record()}
+            place = workdir, record | origins.describe(), base.MAY_CHANGE_ON_RESUME
+            with cli.writing_to(workdir):
+                self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
+            resumes = False
+            if self.result is None:
+                self.experiment = experiment or make_experiment(config, data)
+                lock = None if locked else opened
+                enter = functools.partial(workdirs.enter, *place, lock=lock)
+                self.result, resumes = processes.decided_by_first(enter)
             if self.result is not None:  # it has ended before
                 tools.copy(workdir, say)
                 return
             self.followers = tools.followers(workdir, record["config"], say)
             opened.callback(self.followers.close)
-            self._begin(record, opened)
+            self._begin(place[1] if resumes else None, opened)
             self._open = opened.pop_all()
 
-    def _enter(
-        self, experiment: Experiment | None, lock: contextlib.ExitStack | None
-    ) -> dict[str, Any]:
-        """Opens the data, checks the directory, builds the rest, and enters the directory: what is
-        refused early is cheap, and nothing is written before all is known to be possible. Returns
-        the content of config.json; `result` is set for a run that has finished."""
-        data = experiment or open_splits_of(self.config)
-        dataset = data.info.to_record()
-        record = {"config": self.config.to_dict(), "dataset": dataset, **origins.describe()}
-        place = self.workdir, record, base.MAY_CHANGE_ON_RESUME
-        with cli.writing_to(self.workdir):
-            self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
-        if self.result is None:
-            made = data if isinstance(data, Experiment) else make_experiment(self.config, data)
-            self.experiment, self.policy, self.transfer = made, made.policy, made.transfer
-            enter = functools.partial(workdirs.enter, *place, lock=lock)
-            self.result, self._resumes = processes.decided_by_first(enter)
-        return record
-
-    def _begin(self, record: dict[str, Any], opened: contextlib.ExitStack) -> None:
-        """Opens the rest, which `opened` closes, at the start or where an earlier process ended;
-        `record` is what config.json contains or would."""
-        state = self.experiment.program.init(self.config.seed.model)
+    def _begin(self, resumes: dict[str, Any] | None, opened: contextlib.ExitStack) -> None:
+        """Opens the rest, which `opened` closes, at the start, or where an earlier process ended
+        if the run resumes, with what config.json would contain if it began now."""
+        self.policy, self.transfer = self.experiment.policy, self.experiment.transfer
+        self.state = self.experiment.program.init(self.config.seed.model)
         self.clock = Clock()  # starts here, after what is compiled once per process
+        self._train_step: Any = None  # compiled before the first step
+        self._measure = self.experiment.gradient_statistics()
+        self._begun = False  # whether this process has asked for a batch
+        self._whole = True  # whether model and input are at the same moment
+        self._loss = math.nan  # the training loss of the last step that was read
+        self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
+        self._saved = -1  # the step of the last checkpoint
         self._running = opened.enter_context(contextlib.ExitStack())  # closed before the result
         saved = functools.partial(self.followers.tell, "saved")
         self.checkpoints = Checkpoints(self.workdir / records.CHECKPOINTS, saved)
         self.iterator = iter(self.experiment.batches)
         for part in (self.checkpoints, self.iterator, self.progress, self.policy):
             self._running.callback(part.close)
-        self.state, self._train_step = state, None  # which is compiled before the first step
-        keep_bytes = self._restore(record) if self._resumes else 0
+        keep_bytes = self._restore(resumes) if resumes else 0
         self.recorder = Recorder(self.workdir, keep_bytes, self.followers)
         self._running.callback(self.recorder.close)
         self.followers.tell("start", self.counters.fresh_examples)
@@ -192,20 +192,19 @@ class Run:
             raise
 
     def _step(self, stop: bool) -> None:
-        """Takes a step, or raises Ended. An error, too, is saved here, once, if it left the model
-        and the input at the same moment."""
+        """Takes a step in the order of the contract, or raises Ended or an error."""
+        self._whole, at, saves = (
+            True,
+            self.counters,
+            self.config.checkpoint_every_fresh_examples > 0,
+        )
         try:
-            self._whole, at = True, self.counters
-            # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log.
-            # The iterator moves only after the save, so a checkpoint is one moment of the whole
-            # run.
-            improved = self._due("evaluate") and self._evaluate()
+            improved = self._passed("evaluate") > at.evaluated and self._evaluate()
             # Not only just after an evaluation: a process may end between its last checkpoint and
             # its result.
             if self._reached_target():
                 self._finish("reached")
-            saves = self.config.checkpoint_every_fresh_examples > 0
-            if self._due("checkpoint") or (improved and saves):
+            if self._passed("checkpoint") > at.saved or (improved and saves):
                 self._save()
             if stop:
                 raise Ended("preempted", None)
@@ -219,41 +218,35 @@ class Run:
                 self.on_step(at.step)
             self._log(keep=1)  # the last step is still running; the one before has ended
         except Exception as error:
-            ended = error.args[0] if isinstance(error, Ended) else None
-            # Several processes would have to save together, and do not know of another's error.
-            known = ended == "preempted" or (ended is None and jax.process_count() == 1)
+            # Saved once, if model and input are at the same moment. Several processes would have to
+            # save an error together, and do not know of another's.
+            status = error.args[0] if isinstance(error, Ended) else "failed"
+            known = status == "preempted" or (status == "failed" and jax.process_count() == 1)
             if self._whole and known and not cli.is_disk_full(error):
                 self._save()
             raise
 
     # What `_step` consists of, in its order.
 
-    def _due(self, cadence: str) -> bool:
-        """Whether a multiple of a cadence has been passed since the last call, which is noted."""
+    def _passed(self, cadence: str) -> int:
+        """How many multiples of a cadence have been passed."""
         every = self.config[f"{cadence}_every_fresh_examples"]
-        counter = {"evaluate": "evaluated", "checkpoint": "saved"}[cadence]
-        passed = self.counters.fresh_examples // every if every else 0
-        due = passed > getattr(self.counters, counter)
-        setattr(self.counters, counter, passed)
-        return due
+        return self.counters.fresh_examples // every if every else 0
 
     def _evaluate(self) -> bool:
         """Evaluates on the validation split; whether the target's metric is the best so far."""
         self._log()
         target, at = self.experiment.target, self.counters
-        try:
-            with self._paused("evaluate") as state:
-                values = self.experiment.program.evaluate(state, self._validation_batches())
-        except Exception:
-            at.evaluated = -1  # so that the run evaluates here when it is resumed
-            raise
-        at.value, at.evaluated_step = values[target.metric], at.step
+        with self._paused("evaluate") as state:
+            values = self.experiment.program.evaluate(state, self._validation_batches())
+        # Counted only now: if it is interrupted, it is due again when the run is resumed.
+        at.evaluated, at.evaluated_step = self._passed("evaluate"), at.step
+        at.value = values[target.metric]
         self.recorder.write(self._position() | {"split": "validation"} | values)
         improved = target.better(at.value, than=at.best["value"] if at.best else None)
         if improved:
-            place = {"fresh_examples": at.fresh_examples, "step": at.step}
-            at.best = {"metric": target.metric, "value": at.value, **place}
-            at.best_step = at.step
+            at.best, at.best_step = {"metric": target.metric, "value": at.value}, at.step
+            at.best |= {"fresh_examples": at.fresh_examples, "step": at.step}
         return improved
 
     def _validation_batches(self) -> Iterator[EvaluationBatch]:
@@ -270,7 +263,6 @@ class Run:
 
     def _finish(self, status: str) -> NoReturn:
         """Saves the last checkpoint, unless none are to be saved, and ends the run."""
-        self._log()
         if self.config.checkpoint_every_fresh_examples:
             self._save()
         raise Ended(status, None)
@@ -280,6 +272,7 @@ class Run:
         saved twice: one that was saved before its evaluation is evaluated again on resuming."""
         self._log()
         at = self.counters
+        at.saved = self._passed("checkpoint")
         if self._saved == at.step:
             return
         with self._paused("save") as state:
@@ -296,8 +289,7 @@ class Run:
 
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end of the input."""
-        waited = self.clock.waited
-        shown = contextlib.nullcontext()
+        waited, shown = self.clock.waited, contextlib.nullcontext()
         if not self._begun:  # it may fill a shuffle buffer, or be of a slow source
             self._begun, shown = True, self.progress.meanwhile("waiting for the first batch")
         with shown, self.clock.waiting():
@@ -309,46 +301,33 @@ class Run:
 
     def _take(self, batch: Batch) -> None:
         """Dispatches a step. `_log` reads its metrics after the next one has been dispatched."""
-        self._whole, at = False, self.counters
+        self._whole, at, config = False, self.counters, self.config
         self.followers.step(at.step + 1)
         with TraceAnnotation("transfer"):
             rows = self.transfer.put(batch)
-        horizon = self.config.optimizer.schedule.horizon_fresh_examples
+        horizon = config.optimizer.schedule.horizon_fresh_examples
         done = self._done(self.policy.horizon_steps, horizon)
-        hyper = optimizer.hyperparameters(self.config, min(1.0, done))  # past it, the last rate
-        arguments = rows, hyper, np.uint32(self.config.seed.data)
+        hyper = optimizer.hyperparameters(config, min(1.0, done))  # past it, the last rate
+        arguments = rows, hyper, np.uint32(config.seed.data)
         if self._train_step is None:
             with self._paused("compile") as state:
                 self._train_step = self.experiment.program.compile_train(state, *arguments)
         gradients = {}
-        if self.config.gradient_statistics_every_steps:  # before the step, which donates the state
-            gradients = self._gradient_statistics(batch, rows)
+        if self._measure and self._measure.due(at.step):
+            self._log()
+            with self._paused("gradient statistics") as state:  # which the step is given
+                gradients = self._measure(state, at.step, batch, rows)
         with TraceAnnotation("step"):
             self.state, metrics = self._train_step(self.state, *arguments)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
-        at.skipped += num_skipped(self.experiment.source, self.config.seed.data, batch)
+        at.skipped += num_skipped(self.experiment.source, config.seed.data, batch)
         self.policy.dispatched(at.step, batch, metrics)
         if gradients:
             self.recorder.write(self._position() | {"split": records.GRADIENTS} | gradients)
         rate, sent = float(hyper.learning_rate), self.transfer.bytes_sent
         record = {"split": "train", "learning_rate": rate, "bytes_sent": sent}
         self._pending.append((self._position() | record, metrics))
-
-    def _gradient_statistics(self, batch: Batch, rows: Rows) -> dict[str, float]:
-        """The statistics of the gradient of the next step; empty if they are not due."""
-        from training import gradient_statistics
-
-        step = self.counters.step
-        if not gradient_statistics.due(step, self.config.gradient_statistics_every_steps):
-            return {}
-        self._log()
-        with self._paused("gradient statistics") as state:
-            repeat_b = self.experiment.repeated_rows(step, batch.copy)
-            seed = np.uint32(self.config.seed.data)
-            return gradient_statistics.measured(
-                self.experiment.program, state, rows, repeat_b, seed
-            )
 
     def _log(self, keep: int = 0) -> None:
         """Reads the metrics of all unread steps but the last `keep`, checks them for divergence,
@@ -410,10 +389,9 @@ class Run:
         """The fraction of `steps` that has been taken; if that number is not known in advance, the
         fraction of `fresh_examples` (0: the budget). Counting steps avoids the jump at the start,
         where filling a shuffle buffer admits many examples at once."""
-        if steps is None:
-            fresh_examples = fresh_examples or self.config.budget.fresh_examples
-            return self.counters.fresh_examples / fresh_examples
-        return self.counters.step / steps
+        if steps is not None:
+            return self.counters.step / steps
+        return self.counters.fresh_examples / (fresh_examples or self.config.budget.fresh_examples)
 
     def _position(self) -> dict[str, Any]:
         """The fields that every record begins with."""
@@ -435,15 +413,9 @@ class Run:
         left = self.time_left(at.step, self._done(self.policy.total_steps, 0))
         value = "-" if at.value is None else f"{at.value:.4g}"
         goal = f"{'>=' if target.mode == 'above' else '<='} {target.value:g}"
-        repeats = self.policy.repeats and seconds > 0
-        return SEPARATOR.join(
-            [
-                f"{target.metric} {value} ({goal})",
-                *([] if self._loss is None else [f"training loss {self._loss:.3g}"]),
-                *([] if left is None else [f"{duration(left)} left"]),
-                f"input wait {self.clock.input_wait_fraction:.0%}",
-                *([f"{at.fresh_examples / seconds:,.0f} fresh/s"] if seconds else []),
-                *([f"{at.step * self.config.batch_size / seconds:,.0f}/s with repeats"] * repeats),
-                f"{at.fresh_examples:,} of {self.config.budget.fresh_examples:,} fresh",
-            ]
-        )
+        parts = [f"{target.metric} {value} ({goal})", f"training loss {self._loss:.3g}"]
+        parts += [] if left is None else [f"{duration(left)} left"]
+        parts += [f"input wait {self.clock.input_wait_fraction:.0%}"]
+        parts += [f"{at.fresh_examples / seconds:,.0f} fresh/s"] if seconds else []
+        parts += [f"{at.fresh_examples:,} of {self.config.budget.fresh_examples:,} fresh"]
+        return SEPARATOR.join(parts)
