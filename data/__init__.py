@@ -7,6 +7,5 @@ packaged.py     data sets that ship with packages: digits, mnist_5k, scenes.py, 
 paths.py        own data, KIND:PATH, each kind in its file: folder.py, npz.py, text_files.py,
                 huggingface.py; what they share is in path_data.py, buckets in storage.py
 tokens.py       text as tokens, with a vocabulary.py
-throttle.py     input made slow on purpose
-convert.py      a command: own data as TFDS array_record
+throttle.py     input made slow on purpose; host.py JAX functions of examples on the CPU
 """

@@ -9,7 +9,7 @@ splits, such as masks/train/, are ignored.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from data.file_source import Records
@@ -44,30 +44,37 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             it for classes that `train` lacks.
         RecordError: one of the first images cannot be read.
     """
-    images = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
-    nested = [name.split("/") for name in images if name.count("/") > 1]
-    folders = {parts[0] for parts in nested}
-    by_split = any(canonical_split(folder) == "train" for folder in folders)
-    named = {folder for folder in folders if split_named(folder)}
-    named |= {f"{top}/{second}" for top, second, *_ in nested if canonical_split(second) in SPLITS}
+    images = {name for name in tree.names if name.lower().endswith(SUFFIXES)}
+    nested = [name.split("/")[:2] for name in images if name.count("/") > 1]
+    tops = {top for top, _ in nested}
+    by_split = "train" in map(canonical_split, tops)
+    named = {top for top in tops if split_named(top)}
+    named |= {f"{top}/{second}" for top, second in nested if canonical_split(second) in SPLITS}
     if named and not by_split:
         raise SourceError(
             f"{tree.root}/{min(named)} is named like a split, but there is no folder train; give "
             "the directory with train, validation, and test, or rename that one if it is a class"
         )
     for split in SPLITS if by_split else ():
-        alike = {folder for folder in folders if canonical_split(folder) == split}
+        alike = {top for top in tops if canonical_split(top) == split}
         check_one(tree.root, f"folders for the split {split}", alike)
-    of_split = _classes(images, by_split)
-    classes = tuple(sorted(set(of_split.get("train", {}).values())))
+    of_split: dict[str, dict[str, str]] = {}  # by split, the class of each image
+    left_out = []
+    for name in tree.names:
+        *folders, _ = name.split("/")
+        split = canonical_split(folders[0]) if by_split and folders else "train"
+        if len(folders) > by_split and split in SPLITS:
+            if name in images:
+                of_split.setdefault(split, {})[name] = folders[by_split]
+            else:
+                left_out.append(folders[by_split])
+    classes = sorted(set(of_split.get("train", {}).values()))
     if len(classes) < 2:
         raise SourceError(
             f"{tree.root} has images ({', '.join(SUFFIXES)}) of {len(classes)} classes; give the "
             "directory whose folders are the classes, or train/ and validation/ with such folders"
         )
-    others = set(tree.names).difference(images)
-    left_out = {k: v for of in _classes(sorted(others), by_split).values() for k, v in of.items()}
-    if without := sorted(set(left_out.values()).difference(*map(dict.values, of_split.values()))):
+    if without := sorted(set(left_out).difference(*map(dict.values, of_split.values()))):
         raise SourceError(
             f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(SUFFIXES)}; convert "
             "the images, or move what is no class away"
@@ -75,10 +82,11 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     note = (
         f"{len(left_out)} files in the folders of {settings.name} are no images, and are left out"
     )
-    records = functools.partial(_image_files, tree, classes, of_split)
-    properties, first = image_properties(records("train")), records("train").at(range(_HASHED))
+    records = functools.partial(_records, tree, classes, of_split)
+    first = records("train").at(range(_HASHED))
     # Not all of the content: the run on a file that was damaged resumes when the file is restored.
     used = sorted(name for class_of in of_split.values() for name in class_of)
+    properties = image_properties(records("train"))
     contents = [record["image"] for record in first.read(first.order)]
     info = DatasetInfo(
         name=settings.name,
@@ -88,34 +96,22 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         notes=(note,) * bool(left_out),
         **properties,
     )
-    return PathData(tuple(of_split), records, info, classes)
+    return PathData(tuple(of_split), records, info)
 
 
-def _classes(names: Iterable[str], by_split: bool) -> dict[str, dict[str, str]]:
-    """By split, the class of each file that is in the folder of one."""
-    of_split: dict[str, dict[str, str]] = {}
-    for name in names:
-        *folders, _ = name.split("/")
-        split = canonical_split(folders[0]) if by_split and folders else "train"
-        if len(folders) > by_split and split in SPLITS:
-            of_split.setdefault(split, {})[name] = folders[by_split]
-    return of_split
-
-
-def _image_files(
-    tree: Tree, classes: tuple[str, ...], of_split: dict[str, dict[str, str]], split: str
+def _records(
+    tree: Tree, classes: list[str], of_split: dict[str, dict[str, str]], split: str
 ) -> Records:
-    """Records {'image': bytes, 'label': int, 'file_name': str} of files with their classes."""
+    """Records {'image': bytes, 'label': int, 'file_name': str} of a split."""
     class_of = of_split[split]
     check_classes(f"split {split!r} of {tree.root}", classes, class_of.values())
-    number = {name: n for n, name in enumerate(classes)}
-    names, labels = list(class_of), [number[name] for name in class_of.values()]
+    names, number = list(class_of), {name: n for n, name in enumerate(classes)}
 
     def read(rows: Sequence[int]) -> list[dict[str, Any]]:
-        images = tree.read([names[row] for row in rows])
+        chosen = [names[row] for row in rows]
         return [
-            {"image": image, "label": labels[row], "file_name": names[row]}
-            for row, image in zip(rows, images, strict=True)
+            {"image": image, "label": number[class_of[name]], "file_name": name}
+            for name, image in zip(chosen, tree.read(chosen), strict=True)
         ]
 
     return Records(

@@ -22,7 +22,6 @@ from PIL import Image
 
 from data.file_source import Records
 from data.path_data import (
-    FIELDS,
     PathData,
     Settings,
     by_split,
@@ -35,61 +34,8 @@ from data.path_data import (
 from data.sources import DatasetInfo, SourceError, fingerprint, reason
 from data.storage import Tree
 
-
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    """A split.
-
-    Attributes:
-        shown: its name in messages.
-        rows: a datasets.Dataset that gives Arrow's tables.
-        columns: the name of the column of each field.
-        classes: the names of the classes, if they have names.
-    """
-
-    shown: str
-    rows: Any
-    columns: dict[str, str]
-    classes: tuple[str, ...] | None
-
-    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        records = []
-        for row in self.rows[list(rows)].to_pylist():
-            record = {field: row[name] for field, name in self.columns.items()}
-            if isinstance(image := record.get("image"), dict):
-                if image["bytes"] is None:
-                    raise ValueError(
-                        f"its image has no bytes, but the path {image['path']!r}; write the data "
-                        "with save_to_disk, which stores the bytes"
-                    )
-                record["image"] = image["bytes"]
-            if "objects" in record:
-                record["objects"] = _objects(record["objects"], record["image"])
-            records.append(record)
-        return records
-
-    def records(self) -> Records:
-        number = len(self.rows)
-        order = range(number) if "text" in self.columns else shuffled_order(number)
-        return Records(order, self.read, lambda row: f"{self.shown}, row {row}")
-
-    def labels(self) -> set[int]:
-        """The labels that occur; a test split may have none, as null or -1.
-
-        Raises:
-            SourceError: the boxes are not in pixels.
-        """
-        (field,) = {"label", "objects"} & set(self.columns)
-        values = self.rows[:][self.columns[field]].to_pylist()
-        if field == "objects":
-            numbers = [x for value in values for box in _lists(value)["bbox"] for x in box or ()]
-            if max(filter(None, numbers), default=2) <= 1:
-                raise SourceError(
-                    f"no box of {self.shown} is larger than a pixel, as if they were shares of the "
-                    "image; give x, y, width, and height in pixels"
-                )
-            values = [label for value in values for label in _lists(value)["category"]]
-        return {label for label in values if label not in (None, -1)}
+# Fields of records, which may have other names in a data set.
+FIELDS = ("image", "label", "objects", "text")
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -108,19 +54,18 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     info = DatasetInfo(settings.name, "datasets", hashed, notes=notes)
     if "image" not in main.columns:
         return PathData(tuple(files), lambda split: table(split).records(), info)
-    labels = set(range(len(main.classes))) if main.classes else main.labels()
+    labels = set(range(len(main.classes))) or main.labels()
 
     def records(split: str) -> Records:
         opened = table(split)
-        _check_same_classes(opened.shown, opened.classes, main.classes)
+        _the_classes(opened.shown, [main.classes, opened.classes])
         check_classes(opened.shown, labels, opened.labels())
         return opened.records()
 
-    properties = image_properties(main.records())
     number, gaps = number_of_classes(labels)
     known = {"has_boxes": "objects" in main.columns, "notes": (*notes, *gaps)}
-    info = dataclasses.replace(info, num_classes=number, **known, **properties)
-    return PathData(tuple(files), records, info, main.classes)
+    known |= image_properties(main.records())
+    return PathData(tuple(files), records, dataclasses.replace(info, num_classes=number, **known))
 
 
 def _files(tree: Tree) -> tuple[dict[str, list[str]], tuple[str, ...]]:
@@ -136,6 +81,62 @@ def _files(tree: Tree) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     raise SourceError(f"{tree.root} has no Parquet files, nor what dataset.save_to_disk writes")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """A split.
+
+    Attributes:
+        shown: its name in messages.
+        rows: a datasets.Dataset that gives Arrow's tables.
+        columns: the name of the column of each field.
+        classes: the names of the classes; none if they have no names.
+    """
+
+    shown: str
+    rows: Any
+    columns: dict[str, str]
+    classes: tuple[str, ...]
+
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        records = []
+        for row in self.rows[list(rows)].to_pylist():
+            record = {field: row[name] for field, name in self.columns.items()}
+            if isinstance(image := record.get("image"), dict):
+                record["image"] = image["bytes"]
+                if image["bytes"] is None:
+                    raise ValueError(
+                        f"its image has no bytes, but the path {image['path']!r}; write the data "
+                        "with save_to_disk, which stores the bytes"
+                    )
+            if "objects" in record:
+                record["objects"] = _objects(record["objects"], record["image"])
+            records.append(record)
+        return records
+
+    def records(self) -> Records:
+        number = len(self.rows)
+        order = range(number) if "text" in self.columns else shuffled_order(number)
+        return Records(order, self.read, lambda row: f"{self.shown}, row {row}")
+
+    def labels(self) -> set[int]:
+        """The labels that occur; a test split may have none, as null or -1.
+
+        Raises:
+            SourceError: the boxes are not in pixels.
+        """
+        (field,) = {"label", "objects"} & set(self.columns)
+        labels = self.rows[:][self.columns[field]].to_pylist()
+        if field == "objects":
+            objects = [one for given in labels for one in _each(given)]
+            if max((x for one in objects for x in one.get("bbox") or () if x), default=2) <= 1:
+                raise SourceError(
+                    f"no box of {self.shown} is larger than a pixel, as if they were shares of the "
+                    "image; give x, y, width, and height in pixels"
+                )
+            labels = [one.get("category") for one in objects]
+        return {label for label in labels if label not in (None, -1)}
+
+
 def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Table:
     try:
         datasets = importlib.import_module("datasets")
@@ -144,56 +145,59 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
             "hf:PATH is read with a package that is not installed; pip install datasets"
         ) from error
     shown = tree.path(names[0]) if len(names) == 1 else f"{tree.path(names[0])} and following"
-    paths, saved = [tree.local(name) for name in names], None
+    paths = {tree.local(name): name for name in names}
+    directory, saved = next(iter(paths)).parent, None
     try:
-        if names[0].endswith(".parquet"):
-            pairs = zip(names, paths, strict=True)  # `datasets` fails on files without rows
-            filled = {name: path for name, path in pairs if pq.read_metadata(path).num_rows}
-            names, paths = list(filled or names), list(filled.values()) or paths
-            check_contents(tree, names)
+        if names[0].endswith(".parquet"):  # `datasets` fails on files without rows
+            paths = {p: paths[p] for p in paths if pq.read_metadata(p).num_rows} or paths
+            check_contents(tree, list(paths.values()))
             schemas = [pq.read_schema(path) for path in paths]
         else:
-            saved = datasets.load_from_disk(str(paths[0].parent))
+            saved = datasets.load_from_disk(str(directory))
             schemas = [saved.features.arrow_schema]
+            state = json.loads((directory / "state.json").read_bytes())
+            if any(state.get(key) for key in state if "indices" in key):
+                raise ValueError("rows of it were selected; save dataset.flatten_indices()")
         described = [_described(schema) for schema in schemas]
         columns = _columns(shown, schemas, described, settings)
         chosen = list(columns.values())
+        if any((each.get(columns.get("image")) or {}).get("mode") for each in described):
+            raise ValueError("it has images with Image(mode=...); convert them before saving")
+        classes = _the_classes(
+            shown,
+            [
+                _class_names(of.get(columns.get("objects") or columns.get("label")))
+                for of in described
+            ],
+        )
         if saved is not None:
-            state = json.loads((paths[0].parent / "state.json").read_bytes())
-            if any(state.get(key) for key in state if "indices" in key):
-                raise ValueError("rows of it were selected; save dataset.flatten_indices()")
             rows = saved.select_columns(chosen)
         else:
+            fields = [
+                pa.schema([s.field(name).remove_metadata() for name in chosen]) for s in schemas
+            ]
+            common = pa.unify_schemas(fields, promote_options="permissive")  # the widest types
             rows = datasets.Dataset.from_parquet(
                 [glob.escape(str(path)) for path in paths],
                 cache_dir=str(tree.cache() / digest),
                 columns=chosen,
-                features=datasets.Features.from_arrow_schema(_common(schemas, chosen)),
+                features=datasets.Features.from_arrow_schema(common),
             )
     except SourceError:
         raise
     except Exception as error:  # pyarrow and datasets raise many types
         raise SourceError(f"{shown} cannot be read: {reason(error)}") from error
-    if any((each.get(columns.get("image", "")) or {}).get("mode") for each in described):
-        raise SourceError(
-            f"{shown} has images with Image(mode=...); convert them before they are saved"
-        )
-    labeled = columns.get("objects") or columns.get("label", "")
-    named = [_class_names(features.get(labeled)) for features in described]
-    wanted = next(filter(None, named), None)
-    for name, classes in zip(names, named, strict=False):
-        _check_same_classes(tree.path(name), classes, wanted)
-    return _Table(shown, rows.with_format("arrow"), columns, wanted)
+    return _Table(shown, rows.with_format("arrow"), columns, classes)
 
 
-def _described(schema: pa.Schema) -> dict[str, Any]:
+def _described(schema: pa.Schema) -> dict[str | None, Any]:
     """What `datasets` says of each column, as in its Features.to_dict()."""
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     return (described.get("info") or {}).get("features") or {}
 
 
 def _columns(
-    shown: str, schemas: list[pa.Schema], described: list[dict[str, Any]], settings: Settings
+    shown: str, schemas: list[pa.Schema], described: list[dict[str | None, Any]], settings: Settings
 ) -> dict[str, str]:
     """The column of each field: the one given, of its name, or the only one of its type."""
     types = {field.name: field.type for schema in reversed(schemas) for field in schema}
@@ -233,59 +237,46 @@ def _holds_boxes(schema: pa.Schema, column: str | None) -> bool:
     return pa.types.is_struct(kind) and {"bbox", "category"} <= {field.name for field in kind}
 
 
-def _common(schemas: list[pa.Schema], columns: list[str]) -> pa.Schema:
-    """The types of columns that all files fit: the widest, or the only one that is not null."""
-    chosen = [
-        pa.schema([schema.field(name).remove_metadata() for name in columns]) for schema in schemas
-    ]
-    return pa.unify_schemas(chosen, promote_options="permissive")
-
-
-def _class_names(feature: Any) -> tuple[str, ...] | None:
+def _class_names(feature: Any) -> tuple[str, ...]:
     """The names of the classes in what `datasets` says of a column, or of a part of it."""
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
         return tuple(feature["names"])
     parts = feature.values() if isinstance(feature, dict) else feature
     found = map(_class_names, parts if isinstance(feature, dict | list) else ())
-    return next(filter(None, found), None)
+    return next(filter(None, found), ())
 
 
-def _check_same_classes(
-    shown: str, classes: tuple[str, ...] | None, wanted: tuple[str, ...] | None
-) -> None:
-    """Raises SourceError if both have names that differ, or that are in another order."""
-    if classes and wanted and classes != wanted:
-        raise SourceError(
-            f"{shown} numbers the classes {', '.join(classes[:9])}, and other files of the data "
-            f"set {', '.join(wanted[:9])}; write it anew with their Features"
-        )
+def _the_classes(shown: str, named: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """The names of the classes, which are the same wherever there are any."""
+    different = sorted(set(filter(None, named)))
+    if len(different) > 1:
+        listed = " and ".join(", ".join(names[:9]) for names in different)
+        raise SourceError(f"{shown} numbers classes as {listed}; write it anew with one Features")
+    return different[0] if different else ()
 
 
-def _lists(objects: Any) -> dict[str, list[Any]]:
-    """COCO's fields of each object, None if unknown, from a dict of lists or a list of dicts."""
-    names = ("bbox", "category", "area", "is_crowd", "iscrowd")
-    if not isinstance(objects, dict):
-        lists = {name: [item.get(name) for item in objects or ()] for name in names}
-    else:
-        unknown = [None] * len(objects["bbox"] or ())
-        lists = {name: objects.get(name) or unknown for name in names}
-    crowds = zip(lists["is_crowd"], lists.pop("iscrowd"), strict=True)  # COCO's own name
-    return lists | {"is_crowd": [one or other for one, other in crowds]}
+def _each(objects: Any) -> list[dict[str, Any]]:
+    """COCO's fields of each object, from a list of dicts or a dict of lists."""
+    if isinstance(objects, dict):
+        lists = {name: values for name, values in objects.items() if values is not None}
+        objects = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+    return objects or []
 
 
 def _objects(given: Any, image: bytes) -> dict[str, np.ndarray]:
     """The objects in an image with the features of TFDS's `coco/2017`, from COCO's own: boxes
     (x, y, width, height) in pixels. An unknown area is NaN."""
-    lists = _lists(given)
-    if None in lists["category"] or any(None in (box or [None]) for box in lists["bbox"]):
+    objects = _each(given)
+    boxes, labels = ([one.get(name) for one in objects] for name in ("bbox", "category"))
+    if None in labels or any(None in (box or [None]) for box in boxes):
         raise ValueError("one of its objects has null for its bbox or category")
     with Image.open(io.BytesIO(image)) as opened:
         width, height = opened.size
-    boxes_Mx4 = np.asarray(lists["bbox"], np.float32).reshape(-1, 4)
+    boxes_Mx4 = np.asarray(boxes, np.float32).reshape(-1, 4)
     corners_Mx4 = np.concatenate([boxes_Mx4[:, :2], boxes_Mx4[:, :2] + boxes_Mx4[:, 2:]], 1)
     return {
         "bbox": corners_Mx4[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32),
-        "label": np.asarray(lists["category"], np.int64),
-        "area": np.asarray(lists["area"], np.float32),
-        "is_crowd": np.asarray(lists["is_crowd"], bool),
+        "label": np.asarray(labels, np.int64),
+        "area": np.asarray([one.get("area") for one in objects], np.float32),
+        "is_crowd": np.array([bool(o.get("is_crowd") or o.get("iscrowd")) for o in objects], bool),
     }

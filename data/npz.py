@@ -38,20 +38,21 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     shown, path = tree.path(name), tree.local(name)
     try:
         arrays = np.load(path)
-        given = arrays.files  # which an .npy file lacks
+        names = _names(shown, arrays.files, settings.columns)  # an .npy file has no `files`
+        if "train" not in names:
+            raise ValueError(
+                "it has no arrays image and label (or images, x; labels, y; or train_images, "
+                f"y_train), but {', '.join(arrays.files)}; name two, as in config.dataset.name="
+                f"'npz:{settings.path}?image=NAME&label=NAME'"
+            )
+        classes = np.unique(_labels(shown, arrays, names["train"]["label"])).tolist()
+    except SourceError:
+        raise
     except Exception as error:  # damaged archives raise many types
-        raise SourceError(f"{shown} cannot be read: {reason(error)}; give an .npz file") from error
-    names = _names(shown, given, settings.columns)
-    if "train" not in names:
-        raise SourceError(
-            f"{shown} has no arrays image and label (or images, x; labels, y; or train_images, "
-            f"y_train), but {', '.join(given)}; name two, as in config.dataset.name="
-            f"'npz:{settings.path}?image=NAME&label=NAME'"
-        )
-    classes = np.unique(_labels(shown, arrays, names["train"]["label"]))
+        raise SourceError(f"{shown} cannot be read as an .npz file: {reason(error)}") from error
     records = functools.cache(functools.partial(_records, shown, arrays, names, classes))
     (first,) = records("train").read([0])
-    number, notes = number_of_classes(classes.tolist())
+    number, notes = number_of_classes(classes)
     info = DatasetInfo(
         name=settings.name,
         version="npz",
@@ -85,17 +86,15 @@ def _labels(shown: str, arrays: Any, name: str) -> np.ndarray:
 
 
 def _records(
-    shown: str, arrays: Any, names: dict[str, dict[str, str]], classes_M: np.ndarray, split: str
+    shown: str, arrays: Any, names: dict[str, dict[str, str]], classes: list[int], split: str
 ) -> Records:
     pair = names[split]
     labels_N = _labels(shown, arrays, pair["label"])
-    check_classes(f"{pair['label']} of {shown}", classes_M.tolist(), labels_N.tolist())
+    check_classes(f"{pair['label']} of {shown}", classes, labels_N.tolist())
     images = _load(shown, arrays, pair["image"])
     n, usable = len(labels_N), images.dtype == np.uint8 and images.ndim in (3, 4) and images.size
     if not usable or len(images) != n or images.shape[3:] not in ((), (1,), (3,)):
-        allowed = f"uint8 [{n}, H, W], [{n}, H, W, 1], or [{n}, H, W, 3]"
-        if images.ndim == 4 and images.shape[1] in (1, 3):
-            allowed += "; its channels come first: numpy.moveaxis(images, 1, -1) puts them last"
+        allowed = f"uint8 [{n}, H, W], [{n}, H, W, 1], or [{n}, H, W, 3], as numpy.moveaxis makes"
         raise _unusable(shown, pair["image"], images, allowed)
     images_NxHxWxC = images.reshape(*images.shape[:3], -1)
     images_NxHxWxC.setflags(write=False)  # records are views

@@ -1,4 +1,4 @@
-"""What the kinds of data sets by path have in common; see paths.py."""
+"""What the kinds of own data have in common; see paths.py."""
 
 import collections
 import dataclasses
@@ -19,9 +19,6 @@ from data.storage import Tree
 # Images whose headers are read to find out whether all have one size.
 _SAMPLE = 64
 
-# Fields of records that may have other names in a data set.
-FIELDS = ("image", "label", "objects", "text")
-
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 
 # Words for splits in names of files and folders, and what configurations call them.
@@ -37,7 +34,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a configuration says about a data set by path.
+    """What a configuration says about own data.
 
     Attributes:
         name: config.dataset.name, KIND:PATH or KIND:PATH?FIELD=COLUMN&FIELD=COLUMN.
@@ -73,13 +70,11 @@ class PathData:
     Attributes:
         splits: the names of its splits.
         open: the records of a split; may raise SourceError.
-        classes: the names of the classes, if they have names.
     """
 
     splits: Sequence[str]
     open: Callable[[str], Records]
     info: DatasetInfo
-    classes: tuple[str, ...] | None = None
 
     @property
     def main(self) -> str:
@@ -121,32 +116,28 @@ def by_split(root: str, names: Sequence[str]) -> tuple[dict[str, list[str]], tup
     splits: dict[str, list[str]] = {}
     for name in names:
         splits.setdefault(split_named(name), []).append(name)
-    if "train" not in splits:
-        return {"train": list(names)}, _notes_on_missing(root, "train", names)
-    notes = []
-    if unnamed := splits.pop("", None):
-        notes.append(f"{len(unnamed)} files, such as {unnamed[0]}, name no split, and are left out")
-    named = [_word_and_place(name) for files in splits.values() for name in files]
-    check_one(root, "data sets, in the folders", {place for _, place in named})
+    notes, found = [], []
+    if "train" in splits:
+        if unnamed := splits.pop("", None):
+            notes = [f"{len(unnamed)} files, such as {unnamed[0]}, name no split, and are left out"]
+        found = [_word_and_place(name) for files in splits.values() for name in files]
+    else:
+        splits = {"train": list(names)}
+    check_one(root, "data sets, in the folders", {place for _, place in found})
     for split, files in splits.items():
-        words = {word for word, _ in named if _WORDS[word] == split}
-        check_one(root, f"splits that mean {split}", words)
-        notes += _notes_on_missing(root, split, files)
+        check_one(root, f"splits that mean {split}", {w for w, _ in found if _WORDS[w] == split})
+        shards = [match for name in files if (match := _SHARD.fullmatch(name))]
+        if not shards:
+            continue
+        series = {f"{shard[1]}*-of-{shard[3]}{shard[4]}" for shard in shards}
+        others = [name for name in files if not _SHARD.fullmatch(name)]
+        check_one(root, f"series of files for the split {split}", {*series, *others})
+        numbers = collections.Counter(int(shard[2]) for shard in shards)
+        twice = [shard[0] for shard in shards if numbers[int(shard[2])] > 1]
+        check_one(root, f"files of one number for the split {split}", twice)
+        if len(files) < (total := int(shards[0][3])):
+            notes.append(f"{len(files)} of the {total} files of split {split} are there")
     return splits, tuple(notes)
-
-
-def _notes_on_missing(root: str, split: str, files: Sequence[str]) -> tuple[str, ...]:
-    """A note if numbered files of a split are missing; raises SourceError for several series."""
-    shards = [_SHARD.fullmatch(name) for name in files]
-    if not (numbered := [shard for shard in shards if shard]):
-        return ()
-    total, numbers = int(numbered[0][3]), [int(shard[2]) for shard in numbered]
-    series = [f"{m[1]}*-of-{m[3]}{m[4]}" if m else n for n, m in zip(files, shards, strict=True)]
-    check_one(root, f"series of files for the split {split}", set(series))
-    twice = [n for n, k in zip(files, numbers, strict=True) if numbers.count(k) > 1]
-    check_one(root, f"files of one number for the split {split}", twice)
-    missing = f"{len(files)} of the {total} files of split {split} are there"
-    return (missing,) * (len(files) < total)
 
 
 def check_one(root: str, what: str, found: Collection[str]) -> None:
@@ -158,14 +149,6 @@ def check_one(root: str, what: str, found: Collection[str]) -> None:
         )
 
 
-def number_of_classes(labels: Collection[int]) -> tuple[int, tuple[str, ...]]:
-    """One more than the largest label, and a note if there are none of smaller numbers."""
-    number = max(labels, default=-1) + 1
-    missing = number - len(labels)
-    note = f"{missing} of the {number} classes, which are numbered from 0, have no images"
-    return number, (note,) * bool(missing)
-
-
 def check_contents(tree: Tree, names: Sequence[str]) -> None:
     """Raises SourceError if files of a split have the same content, as a copy has."""
     digests = tree.digests(names)
@@ -174,18 +157,27 @@ def check_contents(tree: Tree, names: Sequence[str]) -> None:
     check_one(tree.root, "files of the same content", twice)
 
 
+def number_of_classes(labels: Collection[int]) -> tuple[int, tuple[str, ...]]:
+    """One more than the largest label, and a note if there are none of smaller numbers."""
+    number = max(labels, default=-1) + 1
+    missing = number - len(labels)
+    note = f"{missing} of the {number} classes, which are numbered from 0, have no images"
+    return number, (note,) * bool(missing)
+
+
 def check_classes(shown: str, classes: Collection[Any], found: Collection[Any]) -> None:
     """Raises SourceError if the split `shown` has classes that are not those of `train`."""
-    if not (others := sorted(set(found).difference(classes))):
-        return
-    alike = {_spelling(name): name for name in classes}
-    hints = [
-        f", which train calls {alike[key]!r}" for key in map(_spelling, others) if key in alike
-    ]
-    listed = ", ".join(map(repr, others[:5])) + ", ..." * (len(others) > 5)
-    raise SourceError(
-        f"{shown} has classes that train lacks: {listed}{''.join(hints[:1])}; give it the same"
-    )
+    if others := sorted(set(found).difference(classes)):
+        alike = {_spelling(name): name for name in classes}
+        hints = [
+            f", which train calls {alike[_spelling(name)]!r}"
+            for name in others
+            if _spelling(name) in alike
+        ]
+        raise SourceError(
+            f"{shown} has classes that train lacks: {', '.join(map(repr, others[:5]))}"
+            f"{''.join(hints[:1])}; give it the same"
+        )
 
 
 def _spelling(name: Any) -> str:

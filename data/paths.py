@@ -1,4 +1,4 @@
-"""Data sets by path: config.dataset.name=KIND:PATH. `KINDS` is the place to add a kind.
+"""Own data: config.dataset.name=KIND:PATH. `KINDS` is the place to add a kind.
 
     folder:PATH   images in a folder per class
     files:PATH    text files, JSON Lines
@@ -15,10 +15,11 @@ of `train` is held out, by a hash of each record, so that none changes sides whe
 import dataclasses
 import functools
 import os
+from types import SimpleNamespace
 
 from data import folder, huggingface, npz, storage, text_files
 from data.file_source import FileSource, Records, Slice
-from data.path_data import FIELDS, PathData, Settings
+from data.path_data import PathData, Settings
 from data.sources import DatasetInfo, Source, SourceError, in_share
 
 # How each kind of configs.base.OWN_DATA is opened, and the fields whose columns its name may give.
@@ -26,16 +27,11 @@ KINDS = {
     "folder": (folder.open_tree, ()),
     "files": (text_files.open_tree, ("text",)),
     "npz": (npz.open_tree, ("image", "label")),
-    "hf": (huggingface.open_tree, FIELDS),
+    "hf": (huggingface.open_tree, huggingface.FIELDS),
 }
 
 KEPT, HELD_OUT = "kept", "held_out"
 _HELD_OUT_SHARE = 0.1
-
-
-def names_of(path: str) -> str:
-    """The names that data at `path` may have, of each kind, as a list for messages."""
-    return ", ".join(f"{kind}:{path}" for kind in KINDS)
 
 
 def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, DatasetInfo]:
@@ -45,19 +41,14 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
         SourceError: there is no such data set or split, or it cannot be used.
         RecordError: one of the first images cannot be read.
     """
-    import tensorflow_datasets as tfds
-
     data = open_all(data_dir, settings)
     named = {part.partition("[")[0].strip() for part in split.split("+")}
     records = {name: data.open(name) for name in data.splits if name in named}
-    lengths = {
-        name: tfds.core.SplitInfo(
-            name=name, shard_lengths=[len(rows)], num_bytes=0, filename_template=None
-        )
-        for name, rows in records.items()
-    }
+    size = {name: len(rows) for name, rows in records.items()}
     try:
-        slices = Slice.of(split, lengths)
+        slices = Slice.of(
+            split, {k: SimpleNamespace(num_examples=n, shard_lengths=[n]) for k, n in size.items()}
+        )
     except Exception:  # TFDS raises many types
         slices = []
     if any(part.rows for part in slices):
@@ -101,7 +92,7 @@ def opened(data_dir: str, settings: Settings) -> tuple[storage.Tree, list[int], 
         if split not in (KEPT, HELD_OUT):
             return data.open(split)
         whole, held_out = open_split(data.main), split == HELD_OUT
-        rows = [row for row in whole.order if in_share(_HELD_OUT_SHARE, whole.key(row)) == held_out]
+        rows = [r for r in whole.order if in_share(_HELD_OUT_SHARE, whole.key(r)) == held_out]
         return dataclasses.replace(whole, order=rows)
 
     more = () if "validation" in data.splits else (KEPT, HELD_OUT)
@@ -122,8 +113,5 @@ def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, 
             "nothing; give splits, as in config.dataset.train_split='train[:90%]' and "
             "config.dataset.validation_split='train[90%:]'"
         )
-    note = (
-        f"{said}so {held_out} of its {kept + held_out} records, chosen by a hash of each, are held "
-        "out for it"
-    )
-    return KEPT, HELD_OUT, (note,)
+    note = f"{held_out} of its {kept + held_out} records, chosen by a hash of each, are held out"
+    return KEPT, HELD_OUT, (f"{said}so {note} for it",)

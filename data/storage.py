@@ -1,16 +1,16 @@
-"""Files of a data set that is given by its path: on a file system, or in a bucket through fsspec.
+"""Files of own data, on a file system or in a bucket through fsspec, and what is kept beside them.
 
 fsspec's drivers are packages of their own: s3fs for s3://, gcsfs for gs://.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fsspec
@@ -19,7 +19,6 @@ from data.sources import SourceError, fingerprint, reason
 from runs import cli, records
 
 _MAX_STAMPED = 10_000  # a tenth of a second
-_THREADS = 16  # that wait for files
 _LFS_POINTER = b"version https://git-lfs"
 
 # Directories of operating systems and storage servers, which hold copies and thumbnails of files.
@@ -121,20 +120,69 @@ class Tree:
     def digests(self, names: Sequence[str]) -> list[str]:
         """A hash of the content of each file. They are kept until one of them is written."""
         paths = [self.local(name) for name in names]
-
-        def digest(path: pathlib.Path) -> str:
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-
-        def make() -> bytes:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                return json.dumps(list(pool.map(digest, paths))).encode()
-
+        make = functools.partial(_digests, paths)
         settings = {"files": list(map(str, paths)), "written": written(paths)}
         try:
             return json.loads(cached(self.cache(), "digests.json", settings, make))
         except SourceError:  # data that cannot be written to are hashed each time
             return json.loads(make())
+
+
+def tree(path: str, cache_dir: str = "") -> Tree:
+    """The files below a directory, or one file.
+
+    Raises:
+        SourceError: there is none, or it cannot be read.
+    """
+    path = path.rstrip("/") or path
+    names = _in_bucket(path) if is_url(path) else _on_disk(path)
+    if names == [""]:
+        root, name = os.path.split(path)
+        return Tree(root or ".", [name], cache_dir, is_file=True)
+    names = sorted(name for name in names if all(map(_is_users, name.split("/"))))
+    if not names:
+        raise SourceError(f"there is no file or directory {path}; correct the path")
+    return Tree(path, names, cache_dir)
+
+
+def _is_users(name: str) -> bool:
+    return name[:1] not in ("", ".") and name.lower() not in _OF_SYSTEMS
+
+
+def _in_bucket(url: str) -> list[str]:
+    """The names of all files below a URL; '' is that of the file itself."""
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+        found: list[str] = system.find(root)
+    except Exception as error:  # drivers raise many types; a missing one says what to install
+        raise SourceError(
+            f"{url} cannot be listed ({reason(error)}); check the address and the credentials"
+        ) from error
+    return [path.removeprefix(root).removeprefix("/") for path in found]
+
+
+def _on_disk(path: str) -> list[str]:
+    """The names of all files below a directory, also through links; '' is that of a file."""
+    if os.path.isfile(path):
+        return [""]
+    names = []
+    for directory, folders, files in os.walk(path, followlinks=True):
+        folders[:] = sorted(filter(_is_users, folders))
+        for folder in folders:
+            link = pathlib.Path(directory, folder).absolute()
+            if link.is_symlink() and link.resolve() in [above.resolve() for above in link.parents]:
+                raise SourceError(f"{link} is a link to a directory that contains it; remove it")
+        start = os.path.relpath(directory, path)
+        names += [os.path.normpath(os.path.join(start, name)) for name in files]
+    return names
+
+
+def _digests(paths: Sequence[pathlib.Path]) -> bytes:
+    digests = []
+    for path in paths:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return json.dumps(digests).encode()
 
 
 def written(paths: Sequence[pathlib.Path]) -> list[Any]:
@@ -191,55 +239,3 @@ def cached(
     if hashlib.sha256(content).hexdigest().encode() != checksum:
         raise SourceError(f"{path} is damaged; delete it, and it is made again from the data set")
     return content
-
-
-def tree(path: str, cache_dir: str = "") -> Tree:
-    """The files below a directory, or one file.
-
-    Raises:
-        SourceError: there is none, or it cannot be read.
-    """
-    path = path.rstrip("/") or path
-    if is_url(path):
-        found = _remote_tree(path, cache_dir)
-    elif os.path.isfile(path):
-        directory, name = os.path.split(path)
-        found = Tree(directory or ".", [name], cache_dir, is_file=True)
-    else:
-        files = []
-        for directory, subdirectories, names in os.walk(path, followlinks=True):
-            subdirectories[:] = sorted(filter(_is_users, subdirectories))
-            for name in subdirectories:
-                link = os.path.abspath(os.path.join(directory, name))
-                above = map(os.path.realpath, pathlib.Path(link).parents)
-                if os.path.islink(link) and (target := os.path.realpath(link)) in above:
-                    raise SourceError(
-                        f"{link} is a link to {target}, which contains it, so the files there "
-                        "would be found again and again; remove it"
-                    )
-            start = os.path.relpath(directory, path).replace(os.sep, "/")
-            files += [os.path.normpath(f"{start}/{name}") for name in names if _is_users(name)]
-        found = Tree(path, sorted(files), cache_dir)
-    if not found.names:
-        raise SourceError(f"there is no file or directory {path}; correct the path")
-    return found
-
-
-def _is_users(name: str) -> bool:
-    return name[0] != "." and name.lower() not in _OF_SYSTEMS
-
-
-def _remote_tree(url: str, cache_dir: str) -> Tree:
-    try:
-        system, root = fsspec.core.url_to_fs(url)
-        found: list[str] = system.find(root)
-    except Exception as error:  # drivers raise many types; a missing one says what to install
-        raise SourceError(
-            f"{url} cannot be listed ({reason(error)}); check the address and the credentials"
-        ) from error
-    is_file = found == [root]
-    if is_file:
-        url, root = url.rpartition("/")[0], root.rpartition("/")[0]
-    names = [path.removeprefix(root).lstrip("/") for path in sorted(found)]
-    names = [n for n in names if "/." not in f"/{n}" and not n.endswith("/")]
-    return Tree(url, names, cache_dir, is_file)

@@ -216,8 +216,7 @@ def files_at(root, *places):
 def test_classes_and_splits_are_those_of_the_folders(places, classes, expected, tmp_path):
     files_at(tmp_path, *places.split())
     opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
-    assert opened.classes == tuple(classes.split())
-    assert opened.info.num_classes == len(opened.classes)
+    assert opened.info.num_classes == len(classes.split())
     found = {
         split: {r["file_name"]: r["label"] for r in opened.open(split).read(range(len(places)))}
         for split, places in expected.items()

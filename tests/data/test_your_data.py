@@ -14,7 +14,7 @@ import advise
 import train
 import workloads
 from configs import coco
-from data import convert, splits
+from data import splits
 from models.resnet import STAGES, BasicBlock
 from runs import cli
 from tests.helpers import pages, path_data, tfds_data
@@ -26,7 +26,7 @@ COMMANDS = [
     shlex.split(block.replace("\\\n", " "))
     for block in re.findall(r"^```\n(python .*?)\n```$", PAGE, re.M | re.S)
 ]
-MAINS = {"train.py": train.main, "advise.py": advise.main, "data.convert": convert.main}
+MAINS = {"train.py": train.main, "advise.py": advise.main}
 
 # What makes a run on one of the sources take seconds; the data are what the page is about.
 SHRUNK = {
@@ -115,7 +115,7 @@ def test_boxes_in_cocos_format_are_converted_as_the_page_says(data):
 def test_the_page_has_a_command_for_each_kind_of_data_without_splits():
     words = " ".join(word for command in COMMANDS for word in command)
     kinds = ("folder:", "npz:", "files:corpus", "files:pages.jsonl", "hf:pets", "hf:boxes")
-    for kind in (*kinds, "data.convert"):
+    for kind in kinds:
         assert kind in words
     assert "train_split" not in words
 
@@ -125,15 +125,12 @@ def test_the_page_has_a_command_for_each_kind_of_data_without_splits():
 def test_a_command_of_the_page_runs(command, data, capsys):
     if any("hf:" in word for word in command):
         pytest.importorskip("datasets")
-    script, *words = command[1:] if command[1] != "-m" else command[2:]
-    if script != "data.convert":
-        shrunk = SHRUNK | (BOXES if "--config=configs/coco.py" in words else {})
-        words += [f"--config.{field}={value}" for field, value in shrunk.items()]
+    _, script, *words = command
+    shrunk = SHRUNK | (BOXES if "--config=configs/coco.py" in words else {})
+    words += [f"--config.{field}={value}" for field, value in shrunk.items()]
     if script == "advise.py":
         words.append("--seconds=0.01")
     assert cli.guarded(MAINS[script], words) == cli.OK, capsys.readouterr().err
     if script == "train.py":
         (result,) = data.glob("out/*/result.json")
         assert json.loads(result.read_text())["status"] in ("reached", "exhausted")
-    if script == "data.convert":
-        assert (data / "prepared" / "flowers" / "1.0.0" / "features.json").exists()
