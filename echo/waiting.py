@@ -1,14 +1,15 @@
 """How long a training loop waits for its loader, measured while it trains: `watch(loader)`."""
 
-import atexit
 import copy
 import dataclasses
+import itertools
 import json
 import math
 import os
 import statistics
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -126,21 +127,8 @@ class Watch(Generic[T]):
         if not hasattr(loader, "__iter__"):
             raise TypeError(f"loader has type {type(loader).__name__}; allowed: an iterable")
         self.loader = loader
-        self._replay = checked_integer("replay", replay, 0, 10_000)
-        self._seen, self._next_replay = 0, 4 * FIRST_STEPS
-        self._settled = FIRST_STEPS  # the steps seen when measuring continues
-        self._steps, self._waited, self._rested = 0, 0.0, 0.0
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._pause = float("inf")
-        # Of each replay: seconds per step, and seconds of the wait for the first fresh batch after
-        # it, which a loader that works during steps has ready.
-        self._step_seconds: list[float] = []
-        self._wait_after: list[float] = []
-        self._repeated = 0
-        self._idle = _idle_seconds()
-        self._since = self._shown = time.perf_counter()
-        self._shown_steps = 0
-        atexit.register(self._show)
+        self._meter = _Meter(replay, getattr(loader, "num_workers", None))
+        weakref.finalize(self, self._meter.show)  # also at the end of the program
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -152,12 +140,43 @@ class Watch(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         try:
-            yield from self._pass(iter(self.loader))
+            yield from self._meter.measured(iter(self.loader))
         finally:
-            if not self._shown_steps:
-                self._show()
+            if not self._meter.shown_steps:
+                self._meter.show()
 
-    def _pass(self, iterator: Iterator[T]) -> Iterator[T]:
+    @property
+    def report(self) -> Watched:
+        return self._meter.report()
+
+
+class _Meter:
+    """The clocks of a `Watch`. It does not refer to it, so that a loop's end can release that.
+
+    Attributes:
+        shown_steps: the steps that the last box was about.
+    """
+
+    def __init__(self, replay: int, workers: int | None):
+        self._replay = checked_integer("replay", replay, 0, 10_000)
+        self._workers = workers
+        self._seen, self._next_replay = 0, 4 * FIRST_STEPS
+        self._settled = FIRST_STEPS  # the steps seen when measuring continues
+        self._steps, self._waited, self._rested = 0, 0.0, 0.0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._pause = float("inf")
+        # Of each replay: seconds per step where this thread does not see them end, and seconds of
+        # the wait for the first fresh batch after it, which a loader that works during steps has
+        # ready.
+        self._step_seconds: list[float] = []
+        self._wait_after: list[float] = []
+        self._repeated = 0
+        self._idle = _idle_seconds()
+        self._since = self._shown = time.perf_counter()
+        self.shown_steps = 0
+
+    def measured(self, iterator: Iterator[T]) -> Iterator[T]:
+        """The items of `iterator`, and replays."""
         clock, after_replay = time.perf_counter, False
         start = clock()
         for batch in iterator:
@@ -172,7 +191,7 @@ class Watch(Generic[T]):
                 yield from self._replayed(copies)
                 start = clock()
             if start - self._shown > _SECONDS_BETWEEN_BOXES:
-                self._show()
+                self.show()
                 start = clock()
 
     def _count(self, waited: float, rest: float, after_replay: bool) -> None:
@@ -198,16 +217,19 @@ class Watch(Generic[T]):
 
     def _replayed(self, copies: list[T]) -> Iterator[T]:
         """Hands out copies, and measures the step: the device is idle at both ends."""
-        count = len(copies)
+        self._repeated += len(copies)
         _synchronize()
-        start = time.perf_counter()
+        times = [time.perf_counter()]
         while copies:
             yield copies.pop()
+            times.append(time.perf_counter())
         _synchronize()
-        self._step_seconds.append((time.perf_counter() - start) / count)
-        self._repeated += count
+        end = time.perf_counter()
+        # If next to nothing was left to do, this thread sees each step end, and all steps count.
+        seen = statistics.median(after - before for before, after in itertools.pairwise(times))
+        if end - times[-1] > 2 * seen:
+            self._step_seconds.append((end - times[0]) / (len(times) - 1))
 
-    @property
     def report(self) -> Watched:
         steps = max(1, self._steps)
         wait, rest = self._waited / steps, self._rested / steps
@@ -228,7 +250,7 @@ class Watch(Generic[T]):
             loader_seconds=loader,
             step_seconds=step,
             repeated=self._repeated,
-            workers=getattr(self.loader, "num_workers", None),
+            workers=self._workers,
             idle_cores=self._idle_cores(),
         )
 
@@ -238,10 +260,10 @@ class Watch(Generic[T]):
             return None
         return min((idle - self._idle) / since, usable_cores())
 
-    def _show(self) -> None:
-        if self._steps > self._shown_steps or (self._seen and not self._shown_steps):
-            print(self.report, file=sys.stderr, flush=True)
-        self._shown, self._shown_steps = time.perf_counter(), self._steps
+    def show(self) -> None:
+        if self._steps > self.shown_steps or (self._seen and not self.shown_steps):
+            print(self.report(), file=sys.stderr, flush=True)
+        self._shown, self.shown_steps = time.perf_counter(), self._steps
 
 
 def watch(loader: Iterable[T], replay: int = 0) -> Watch[T]:

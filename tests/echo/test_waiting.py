@@ -1,6 +1,8 @@
 """`echo.watch`: the same batches, and the truth about a loop whose times are known."""
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -82,6 +84,36 @@ def test_without_a_replay_nothing_changes_and_the_ratio_has_a_range(clock, ahead
     # evaluations do not count
     assert report.seconds == pytest.approx((0.04 if ahead else 0.05) * report.steps, rel=0.01)
     assert json.loads(report.to_json())["waited"] == report.waited
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2, 8])
+def test_a_replay_sees_the_step_of_a_device_that_computes_behind_the_loop(
+    clock, ratio, monkeypatch
+):
+    done_at = 0.0  # the device's last step
+
+    def synchronized():
+        clock.now = max(clock.now, done_at)
+
+    monkeypatch.setattr(waiting, "_synchronize", synchronized)
+    watched = echo.watch(Loader(clock, 200, 0.01 * ratio, ahead=True), replay=16)
+    for _ in watched:
+        done_at = max(clock.now, done_at) + 0.01
+        clock.now = max(clock.now + 1e-4, done_at - 0.05)  # it takes five steps ahead
+    assert watched.report.step_seconds == (pytest.approx(0.01, rel=0.03),) * 2
+    if ratio > 1:
+        assert watched.report.ratio == (pytest.approx(ratio, rel=0.05),) * 2
+
+
+def test_a_loop_that_is_left_shows_its_box_and_releases_what_it_watched(clock, capsys):
+    watched = echo.watch(loader := Loader(clock, 100, 0.04))
+    for _ in zip(range(50), watched, strict=False):
+        clock.now += 0.01
+    assert "80%" in capsys.readouterr().err
+    alive = weakref.ref(loader)
+    del loader, watched
+    gc.collect()
+    assert alive() is None
 
 
 def test_the_box_has_at_most_six_lines_and_begins_with_the_wait(clock, capsys):
