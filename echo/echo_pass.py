@@ -11,9 +11,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from echo.gather_plan import PlanStore
-from echo.readers import FORGET_EVERY, Reader
+from echo.readers import RandomAccessReader, SequentialReader
 from echo.rows import RowReader, RowStore
 from echo.stores import ArrayStore, ItemStore
+
+# The reader forgets what it no longer requires after every so many items.
+_FORGET_EVERY = 1024
 
 
 class Order(Protocol):
@@ -71,7 +74,7 @@ class EchoPass:
 
     def __init__(
         self,
-        reader: Reader | RowReader,
+        reader: RandomAccessReader | SequentialReader | RowReader,
         order: Order,
         new_store: Callable[[], ItemStore | ArrayStore | PlanStore | RowStore],
     ):
@@ -125,12 +128,13 @@ class EchoPass:
         """Moves the next fresh items to the store, about as far as item `stop`. Waits up to
         `seconds` (None: without limit), and returns whether any came."""
         start = self.num_read
-        chunk = self.reader.read(stop - start, seconds)
-        if chunk is not None and len(chunk[0]):
-            self.store.put(*chunk, self.order.copies(chunk[0]))
-        if self.num_read // FORGET_EVERY > start // FORGET_EVERY:
-            self.reader.forget_before(self.order.oldest)
-        return self.num_read > start
+        indices, items = self.reader.read(stop - start, seconds) or ((), ())
+        if not len(indices):
+            return False
+        self.store.put(indices, items, self.order.copies(indices))
+        if self.num_read // _FORGET_EVERY > start // _FORGET_EVERY:
+            self.reader.state(self.order.oldest)
+        return True
 
     def get_state(self) -> dict[str, Any]:
         """The position of this pass: small, in JSON, valid in any process."""
@@ -140,24 +144,16 @@ class EchoPass:
         """Continues from `state`.
 
         Raises:
-            ValueError: the state is of a stage with other settings, or over another kind of parent
-                or too few items. This pass remains at its position.
+            ValueError: the state is of a stage with other settings, or over another kind of parent,
+                and this pass remains at its position; or the parent has too few items or refuses
+                its state, and this pass has to be given another one.
         """
-        before, order_before = self.get_state(), self.order
-        check_fields(state, before)
-        order = order_before.at(state, self.reader.length(state))
+        check_fields(state, self.get_state())
+        self.order = self.order.at(state, self.reader.length(state))
+        self._batches, self.store = iter(()), self._new_store()
         try:
-            self._restore(state, order)
-        except Exception:  # the parent has fewer items, or refuses its state
-            self._restore(before, order_before)
-            raise
-
-    def _restore(self, state: dict[str, Any], order: Order) -> None:
-        self.order, self._batches = order, iter(())
-        try:
-            self.store = self._new_store()
-            pending = order.pending()
-            for indices, items in self.reader.restore(state, list(pending), order.admitted):
+            pending = self.order.pending()
+            for indices, items in self.reader.restore(state, [*pending], self.order.admitted):
                 copies = np.asarray([pending[index] for index in indices.tolist()])
                 self.store.put(indices, items, copies)
         except BaseException as error:

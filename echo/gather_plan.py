@@ -5,7 +5,7 @@ takes the place of `echo.stores.ArrayStore`, and `echo.device.DeviceStore` appli
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +45,7 @@ class PlanStore:
     """
 
     def __init__(self, rows: int, round_size: int):
-        self.rows = RowAllocator(rows)
+        self.rows = RowAllocator()
         self.take, self.drop = self.rows.take, self.rows.drop
         self._round_size = round_size
         self._layout = Layout()  # known after the first item
@@ -54,20 +54,11 @@ class PlanStore:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def put(self, fresh: np.ndarray, items: Iterable[Any] | Stacked, copies: np.ndarray) -> None:
+    def put(self, fresh: np.ndarray, items: list[Any] | Stacked, copies: np.ndarray) -> None:
         """Accepts items; see ArrayStore.put."""
-        if isinstance(items, Stacked):
-            leaves, n = self._layout.leaves(int(fresh[0]), items), len(fresh)
-        else:
-            accepted = [
-                [leaf.copy() for leaf in self._layout.leaves(number, item)]
-                for number, item in zip(fresh.tolist(), items, strict=False)
-            ]
-            leaves, n = [np.stack(column) for column in zip(*accepted, strict=True)], len(accepted)
-        rows = self.rows.next_free(n)
-        self.rows.occupy(rows, fresh[:n], copies[:n])
-        if n:
-            self._new.append([*leaves, rows.astype(np.int32), fresh[:n]])
+        leaves = self._layout.stacked(fresh, items)
+        rows = self.rows.add(fresh, copies)
+        self._new.append([*leaves, rows.astype(np.int32), fresh])
 
     def emit(self, taken: np.ndarray) -> GatherPlan:
         """The plan that places all new items and gathers a batch of rows."""

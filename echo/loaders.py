@@ -8,7 +8,7 @@ import numpy as np
 from echo.auto_order import AutoOrder, Repeats
 from echo.echo_pass import EchoPass, check_fields
 from echo.iterables import Parent, Source
-from echo.readers import BackgroundReader
+from echo.readers import SequentialReader
 from echo.rows import RowReader, RowStore
 from echo.spec import (
     MAX_BATCH,
@@ -134,7 +134,7 @@ class AutoIterable(Iterable[T]):
 
     def _begin(self, epoch: int) -> "_Pass":
         self._parent.discard_loaded()
-        reader = BackgroundReader(Source(self._parent), _AHEAD)
+        reader = SequentialReader(Source(self._parent), _AHEAD)
         key = np.random.SeedSequence([self._seed, epoch]).generate_state(1, np.uint64)
         return _Pass(
             RowReader(reader) if self._mix else reader,
@@ -155,7 +155,7 @@ class _Pass:
 
     def __init__(
         self,
-        reader: RowReader | BackgroundReader,
+        reader: RowReader | SequentialReader,
         max_factor: int,
         buffer: int,
         seed: int,

@@ -1,11 +1,12 @@
-"""Where an echo stage reads fresh items: with random access, sequentially, or in the background.
+"""Where an echo stage reads fresh items: with random access, or one after the other.
 
-All readers hand over fresh items in order, each produced once, and can resume from a checkpoint.
+Both readers hand over fresh items in order, each produced once, and can resume from a checkpoint.
 They differ in how they return to items that were read before it.
 """
 
 import collections
 import copy
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -21,9 +22,9 @@ if TYPE_CHECKING:  # a plain iterable is read without Grain
     import grain
 
 # Items are read together in chunks: handing over one item costs more than copying it, and many
-# sources are several times faster when asked for many. Chunks start at one item and double as long
-# as one takes less than CHUNK_SECONDS, so that a slow source still delivers steadily. Chunks of few
-# large items, such as photographs, would cost more than reading them.
+# sources are several times faster when asked for many. Chunks start at one item and double, up to
+# what takes CHUNK_SECONDS, so that a slow source still delivers steadily. Chunks of few large
+# items, such as photographs, would cost more than reading them.
 CHUNK_ITEMS = 1024
 CHUNK_BYTES = 2**23
 CHUNK_SECONDS = 0.25
@@ -39,8 +40,6 @@ READ_AHEAD_BYTES = 2**28
 # The state of a sequential parent is saved after every so many items. Each snapshot costs a
 # get_state() of the parent; restoring discards at most twice that many items.
 SNAPSHOT_EVERY = 16
-# Snapshots that are no longer required are deleted after every so many items.
-FORGET_EVERY = 64 * SNAPSHOT_EVERY
 
 _NOTHING = np.arange(0)
 
@@ -58,7 +57,8 @@ class RandomAccessReader:
 
     Attributes:
         next_index: the number of items handed over so far.
-        num_items: the length of the stream. Other readers know it only after the end (None).
+        num_items: the length of the stream. A `SequentialReader` knows it only after the end; until
+            then it is None.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class RandomAccessReader:
         chunk = self._held_back or self._next_chunk(seconds)
         if chunk is None:
             return None
-        self._held_back = None
         indices, items = chunk
+        self._held_back = None
         if self._exact and len(indices) > needed:
             self._held_back = indices[needed:], items[needed:]
             indices, items = indices[:needed], items[:needed]
@@ -109,11 +109,9 @@ class RandomAccessReader:
         return indices, items
 
     def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
-        """The newest state from which items from `oldest()` on can be read again: here, any."""
+        """The newest state from which items from `oldest()` on can be read again: here, any. Older
+        ones are forgotten."""
         return {}
-
-    def forget_before(self, oldest: Callable[[], int]) -> None:
-        """Deletes what is not required to read items from `oldest()` on: here, nothing."""
 
     def length(self, state: dict[str, Any]) -> int | None:
         """The length of the stream according to `state`."""
@@ -132,30 +130,27 @@ class RandomAccessReader:
 
     def close(self) -> None:
         """Ends the threads, each when it has read what it is reading."""
-        self._seek(self.next_index)
+        for _, future in self._chunks:
+            future.cancel()
+        self._chunks.clear()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
     def _seek(self, index: int, before: Sequence[int] = ()) -> None:
-        for _, future in self._chunks:
-            future.cancel()
-        self._chunks.clear()
+        self.close()
         self._num_ahead = 0  # items in self._chunks
         self._held_back: tuple[np.ndarray, Any] | None = None
         self.next_index = index
-        self._indices_to_read = self._split_indices(before, index)
+        self._indices_to_read = itertools.chain(
+            self._split(np.asarray(before, np.int64)), self._split(range(index, len(self._parent)))
+        )
 
-    def _split_indices(self, before: Sequence[int], start: int) -> Iterator[np.ndarray]:
-        """Chunks of indices: the items `before`, then those from `start` to the end."""
-        while len(before):
-            chunk, before = before[: self._chunk_size], before[self._chunk_size :]
+    def _split(self, indices: Any) -> Iterator[np.ndarray]:
+        start = 0
+        while len(chunk := indices[start : start + self._chunk_size]):
             yield np.asarray(chunk)
-        num_items = len(self._parent)
-        while start < num_items:
-            stop = min(start + self._chunk_size, num_items)
-            yield np.arange(start, stop)
-            start = stop
+            start += len(chunk)
 
     def _next_chunk(self, seconds: float | None) -> tuple[np.ndarray, Any] | None:
         # The caller's thread reads the first item: its size bounds the chunks, and a Grain data set
@@ -192,21 +187,20 @@ class RandomAccessReader:
 
     def _resize_chunks(self, items: Any, n: int, seconds: float) -> None:
         """Bounds chunks and read-ahead by the largest items so far and by the time of a chunk."""
-        if not isinstance(items, Stacked):  # measuring all of them takes long
-            self._item_bytes = max(1, self._item_bytes, nbytes([items[0], items[-1]]) // 2)
-        else:
-            self._item_bytes = max(1, self._item_bytes, nbytes(items) // n)
+        # Of a list, the ends: measuring all of them takes long.
+        item_bytes = nbytes(items.item) // n if self._stacked else nbytes(items[:: n - 1 or 1]) // 2
+        self._item_bytes = max(1, self._item_bytes, item_bytes)
         self._ahead = min(self._max_ahead, READ_AHEAD_BYTES // self._item_bytes)
-        # At least two chunks per thread: one in progress while another one waits.
-        ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
-        largest = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // self._item_bytes))
         # An average, since the first chunks may wait for workers to start, or for a cold disk.
         weight = 1 / _AVERAGED_CHUNKS if self._item_seconds else 1.0
         self._item_seconds += weight * (seconds / n - self._item_seconds)
-        quick = self._item_seconds * self._chunk_size < CHUNK_SECONDS
-        self._growing = quick and self._chunk_size < largest
-        if self._growing and n == self._chunk_size:
+        in_time = int(CHUNK_SECONDS / max(self._item_seconds, 1e-9))
+        # At least two chunks per thread: one in progress while another one waits.
+        ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
+        largest = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // self._item_bytes, in_time))
+        if n == self._chunk_size:
             self._chunk_size *= 2
+        self._growing = self._chunk_size < largest
         self._chunk_size = min(self._chunk_size, largest)
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
@@ -233,31 +227,47 @@ class RandomAccessReader:
 
 
 class SequentialReader:
-    """Reads an iterator when the stage asks, with snapshots of its state to return to.
+    """Reads an iterator one item at a time, with snapshots of its state to return to.
 
     The interface is that of `RandomAccessReader`.
 
     Args:
         iterator: has `get_state` and `set_state`, as those of Grain. The state may be None, after
             the start, where `set_state` could not return to.
+        read_ahead: items that a thread reads ahead, in at most 256 MiB if all are as large as the
+            largest so far; it copies them, since the parent may reuse their memory. 0 reads an item
+            when the stage asks for it, in a time without limit.
     """
 
-    def __init__(self, iterator: Any):
+    def __init__(self, iterator: Any, read_ahead: int = 0):
         self._iterator = iterator
-        # (next index, parent's state), oldest first
-        self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
+        self._max_ahead, self._ahead = read_ahead, 1  # one until the size of an item is known
+        self._item_bytes = 1  # of the largest item so far
+        self._pool: DaemonPool | None = None
+        self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
         self.next_index = 0
         self.num_items: int | None = None
+        # (next index, parent's state), oldest first
+        self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
+        self._num_taken = 0  # from the iterator
+        self._ended = False  # or failed
 
-    def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
-        """The next items, which are read while they are iterated over, without a limit of time."""
-        needed = min(needed, CHUNK_ITEMS)  # there may be far fewer than a large buffer asks for
-        if self.num_items is not None:  # a parent that is asked after its end may start over
-            needed = min(needed, self.num_items - self.next_index)
-        return np.arange(self.next_index, self.next_index + needed), self._items(needed)
+    def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Any] | None:
+        """The next item, in a list; none at the end, and None if it is not ready in time."""
+        if self.num_items is not None:
+            return _NOTHING, []
+        items = self._take() if not self._max_ahead else self._taken_ahead(seconds)
+        if items is None:
+            return None
+        if not items:
+            self.num_items = self.next_index
+        self.next_index += len(items)
+        return np.arange(self.next_index - len(items), self.next_index), items
 
     def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
-        self.forget_before(oldest)
+        first = oldest()
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= first:
+            self._snapshots.popleft()
         index, parent = self._snapshots[0]
         num_items = -1 if self.num_items is None else self.num_items
         return {"num_items": num_items, "next_index": index, "parent": parent}
@@ -268,101 +278,29 @@ class SequentialReader:
     def restore(
         self, state: dict[str, Any], pending: Sequence[int], stop: int
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        # Some parents change the state that they were given as they continue.
-        self._iterator.set_state(copy.deepcopy(state["parent"]))
-        self.next_index, self.num_items = state["next_index"], self.length(state)
-        # Not what the parent reports now: some report the state only after the next item.
-        self._snapshots = collections.deque([(self.next_index, copy.deepcopy(state["parent"]))])
-        still_pending, start = set(pending), self.next_index
-        items = self._items(stop - start)
-        yield np.asarray(pending), (x for i, x in enumerate(items, start) if i in still_pending)
-        collections.deque(items, maxlen=0)  # advances to `stop`
-        if self.next_index < stop:
-            raise ValueError(
-                f"the parent ended after {self.next_index} items, but {stop} had been read when "
-                "the state was taken; restore it over the same data"
-            )
-
-    def close(self) -> None:
-        """Does nothing: the stage's iterator closes the parent's."""
-
-    def forget_before(self, oldest: Callable[[], int]) -> None:
-        """Deletes the snapshots that are not required to read items from `oldest()` on."""
-        first = oldest()
-        while len(self._snapshots) > 1 and self._snapshots[1][0] <= first:
-            self._snapshots.popleft()
-
-    def _items(self, n: int) -> Iterator[Any]:
-        for _ in range(n):
-            due = self.next_index - self._snapshots[-1][0] >= SNAPSHOT_EVERY
-            try:
-                state = copy.deepcopy(self._iterator.get_state()) if due else None
-                item = next(self._iterator)
-            except StopIteration:
-                self.num_items = self.next_index
-                return
-            if state is not None:  # an item follows: some parents start over from their end
-                self._snapshots.append((self.next_index, state))
-            self.next_index += 1
-            yield item
-
-
-class BackgroundReader:
-    """Reads an IterDataset on a thread, ahead of a stage that does not wait for it.
-
-    Items are copied, since the parent may reuse their memory. The interface is that of
-    `RandomAccessReader`.
-
-    Args:
-        iterator: the parent's.
-        read_ahead: items to read ahead, at most 256 MiB of them if all are as large as the largest
-            so far.
-    """
-
-    def __init__(self, iterator: Any, read_ahead: int):
-        self._reader = SequentialReader(iterator)  # only the thread reads with it
-        self.length, self.forget_before = self._reader.length, self._reader.forget_before
-        self._max_ahead, self._ahead = read_ahead, 1  # one until the size of an item is known
-        self._item_bytes = 1  # of the largest item so far
-        self._pool: DaemonPool | None = None
-        self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
-        self.next_index = 0
-        self.num_items: int | None = None  # known when the end has been handed over
-
-    def read(self, needed: int, seconds: float | None) -> tuple[np.ndarray, list[Any]] | None:
-        """The next item; none at the end, and None if it is not ready within `seconds`."""
-        if self.num_items is not None:
-            return _NOTHING, []
-        self._pool = self._pool or DaemonPool(1)
-        while len(self._futures) < self._ahead:
-            self._futures.append(self._pool.submit(self._read_one))
-        if not done_within(seconds, self._futures[0]):
-            return None
-        items = self._futures.popleft().result()
-        if not items:
-            self.num_items = self.next_index
-            return _NOTHING, []
-        self._item_bytes = max(self._item_bytes, nbytes(items))
-        self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // self._item_bytes))
-        self.next_index += 1
-        return np.arange(self.next_index - 1, self.next_index), items
-
-    def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
-        num_items = -1 if self.num_items is None else self.num_items
-        return self._reader.state(oldest) | {"num_items": num_items}
-
-    def restore(
-        self, state: dict[str, Any], pending: Sequence[int], stop: int
-    ) -> Iterator[tuple[np.ndarray, Any]]:
         pool = self._pool
         self.close()
         if pool is not None:
             pool.join()  # it may be reading
-        again = self._reader.restore(state | {"num_items": -1}, pending, stop)
+        # Some parents change the state that they were given as they continue.
+        self._iterator.set_state(copy.deepcopy(state["parent"]))
+        # Not what the parent reports now: some report the state only after the next item.
+        self._snapshots = collections.deque([(state["next_index"], copy.deepcopy(state["parent"]))])
+        self._num_taken, self._ended = state["next_index"], False
+        still_pending = set(pending)
+        while (number := self._num_taken) < stop:
+            items = self._take()
+            if not items:
+                raise ValueError(
+                    f"the parent ended after {number} items, but {stop} had been read when "
+                    "the state was taken; restore it over the same data"
+                )
+            if number in still_pending:
+                yield np.asarray([number]), items
         self.next_index, self.num_items = stop, self.length(state)
-        return again
 
     def close(self) -> None:
+        """Ends the thread, when it has read what it is reading."""
         for future in self._futures:
             future.cancel()
         self._futures.clear()
@@ -370,9 +308,30 @@ class BackgroundReader:
             self._pool.close()
             self._pool = None
 
-    def _read_one(self) -> list[Any]:
-        """The next item, in a list; none at the end."""
-        return [copied(item, self._reader.next_index - 1) for item in self._reader.read(1)[1]]
+    def _taken_ahead(self, seconds: float | None) -> list[Any] | None:
+        self._pool = self._pool or DaemonPool(1)
+        while len(self._futures) < self._ahead:
+            self._futures.append(self._pool.submit(self._take))
+        if not done_within(seconds, self._futures[0]):
+            return None
+        items = self._futures.popleft().result()
+        self._item_bytes = max(self._item_bytes, nbytes(items))
+        self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // self._item_bytes))
+        return items
 
-
-Reader = RandomAccessReader | SequentialReader | BackgroundReader
+    def _take(self) -> list[Any]:
+        """The next item of the iterator, in a list; none at the end. Only one thread calls it."""
+        if self._ended:  # a parent that is asked after its end may start over
+            return []
+        self._ended = True  # unless an item follows
+        due = self._num_taken - self._snapshots[-1][0] >= SNAPSHOT_EVERY
+        state = copy.deepcopy(self._iterator.get_state()) if due else None
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            return []
+        if state is not None:  # an item follows: some parents start over from their end
+            self._snapshots.append((self._num_taken, state))
+        item = copied(item, self._num_taken) if self._max_ahead else item
+        self._num_taken, self._ended = self._num_taken + 1, False
+        return [item]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from echo.readers import BackgroundReader, SequentialReader
-from echo.spec import MAX_BATCH, MAX_BUFFER, checked_integer
+from echo.readers import SequentialReader
+from echo.spec import MAX_BATCH, checked_integer
 from echo.stores import RowAllocator, Stacked, Structure, nbytes
 
 _NOTHING = np.arange(0)
@@ -20,7 +20,7 @@ class RowReader:
         rows: rows of a batch, known after the first; only the last may have fewer.
     """
 
-    def __init__(self, batches: BackgroundReader | SequentialReader):
+    def __init__(self, batches: SequentialReader):
         self._batches = batches
         self.close = batches.close
         self.rows = self.next_index = 0
@@ -60,9 +60,6 @@ class RowReader:
         own = {"num_items": -1 if self.num_items is None else self.num_items, "rows": self.rows}
         return self._batches.state(lambda: oldest() // max(1, self.rows)) | own
 
-    def forget_before(self, oldest: Callable[[], int]) -> None:
-        self._batches.forget_before(lambda: oldest() // max(1, self.rows))
-
     def length(self, state: dict[str, Any]) -> int | None:
         return self._batches.length(state)
 
@@ -94,7 +91,7 @@ class RowStore:
     """
 
     def __init__(self):
-        self._rows = RowAllocator(MAX_BUFFER)
+        self._rows = RowAllocator()
         self.take, self.drop = self._rows.take, self._rows.drop
         self._structure: Structure | None = None
         self._buffers: list[Any] = []  # each [rows, ...]
@@ -113,13 +110,12 @@ class RowStore:
                 f"a batch has leaves {specs[0]}, the first one {specs[1]}; pad or resize "
                 "upstream, or echo whole batches (mix=False, or rebatch=0)"
             )
-        rows = self._rows.next_free(len(fresh))
+        rows = self._rows.add(fresh, copies)
         if (size := int(rows.max(initial=-1)) + 1) > len(self._buffers[0]):
             size = max(size, 2 * len(self._buffers[0]))
             self._buffers = [_longer(buffer, size) for buffer in self._buffers]
         for buffer, leaf in zip(self._buffers, leaves, strict=True):
             buffer[rows] = leaf
-        self._rows.occupy(rows, fresh, copies)
 
     def emit(self, taken: np.ndarray) -> Any:
         assert self._structure is not None  # something was stored

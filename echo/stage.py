@@ -14,7 +14,7 @@ import numpy as np
 from echo.auto_order import AutoOrder, Repeats, checked_decisions, round_size, store_rows
 from echo.echo_pass import EchoPass, Order
 from echo.gather_plan import PlanStore
-from echo.readers import CHUNK_ITEMS, BackgroundReader, RandomAccessReader, SequentialReader
+from echo.readers import CHUNK_ITEMS, RandomAccessReader, SequentialReader
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, Factor, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
@@ -287,9 +287,7 @@ class _EchoIterator(grain.DatasetIterator):
         else:
             iterator = iter(parent)
             super().__init__(iterator)
-            reader = SequentialReader(iterator)
-            if dataset.reads_ahead:
-                reader = BackgroundReader(iterator, dataset.read_ahead)
+            reader = SequentialReader(iterator, dataset.read_ahead if dataset.reads_ahead else 0)
         order = dataset.new_order(reader.num_items)
         self._pass = EchoPass(reader, order, lambda: dataset.new_store(reader.num_items))
 

@@ -3,9 +3,6 @@
 `ItemStore` keeps any Python object and returns single independent copies. `ArrayStore` keeps items
 of one fixed shape in contiguous memory and returns whole batches, each with one gather.
 `echo.gather_plan.PlanStore` has the same interface, but an accelerator keeps the items.
-
-All of them consume items as an iterator, so that an item in a reused buffer is copied before the
-next one is produced.
 """
 
 import dataclasses
@@ -90,52 +87,43 @@ class Layout:
         self._structure: Structure | None = None
         self.specs: list[tuple[tuple[int, ...], np.dtype]] = []
 
-    def leaves(self, fresh: int, item: Any) -> list[np.ndarray]:
-        """The leaves of fresh item number `fresh`, or of several `Stacked` items from there on.
+    def stacked(self, fresh: np.ndarray, items: "list[Any] | Stacked") -> list[np.ndarray]:
+        """The leaves of items, each [n, ...]; `fresh` (int64 [n]) are their numbers.
 
         Raises:
-            ValueError: they differ from those of the first item, are Python objects, or would lose
-                a mask or trailing zero bytes.
+            ValueError: an item differs from the first one, has Python objects as leaves, or would
+                lose a mask or trailing zero bytes.
         """
-        item, axes = (item.item, 1) if isinstance(item, Stacked) else (item, 0)
-        structure = self._structure or Structure(item)
+        whole = isinstance(items, Stacked)
+        structure = self._structure or Structure(items.item if whole else items[0])
         try:
-            parts = structure.leaves(item)
-            leaves = [np.asarray(part) for part in parts]
-        except Exception as error:  # such as a tensor with a graph, or on a GPU
-            raise ValueError(f"fresh item {fresh} cannot be put into a batch: {error}") from error
-        specs = [(leaf.shape[axes:], leaf.dtype) for leaf in leaves]
-        if any(map(_loses, parts, leaves)) or specs != (self.specs if self._structure else specs):
+            if whole:
+                columns = [[leaf] for leaf in structure.leaves(items.item)]
+                leaves = [np.asarray(leaf) for (leaf,) in columns]
+            else:
+                columns = structure.columns(items)
+                leaves = [_stacked(column) for column in columns]
+            if any(map(_loses, columns, leaves)):
+                raise ValueError("it has a Python object, a mask, or a string ending in zero bytes")
+            specs = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+            if self._structure is not None and specs != self.specs:
+                raise ValueError(f"its leaves are {specs}, of those before {self.specs}")
+        except Exception as error:  # also that of a tensor with a graph, or on a GPU
+            if not whole and len(items) > 1:  # says which one
+                for k in range(len(items)):
+                    self.stacked(fresh[k : k + 1], items[k : k + 1])
             raise ValueError(
-                f"fresh item {fresh} has leaves {specs}, those before have {self.specs}; batches "
-                "are gathered from plain arrays of one shape and dtype, without objects, masks, "
-                "or strings that end in a zero byte: pad, resize, or convert upstream, or leave "
-                "batch_size out, with placement='host', and batch afterwards"
-            )
+                f"fresh item {fresh[0]} cannot be put into a batch: {error}; batches are gathered "
+                "from plain arrays of one shape and dtype: pad, resize, or convert upstream, or "
+                "leave batch_size out, with placement='host', and batch afterwards"
+            ) from error
         self._structure, self.specs = structure, specs
         return leaves
-
-    def columns(self, items: Any) -> list[list[np.ndarray]] | None:
-        """The leaves of a list of items, one list per leaf; None if `leaves` has to look at each
-        item, since there was none before, or not all are made of arrays like those before."""
-        if self._structure is None or not isinstance(items, list):
-            return None
-        try:
-            columns = self._structure.columns(items)
-        except ValueError:  # of which item, `leaves` says
-            return None
-        pairs = zip(columns, self.specs, strict=True)
-        return columns if all(_all_are(column, *spec) for column, spec in pairs) else None
 
     def build(self, leaves: list[Any]) -> Any:
         """An item of this structure with these leaves."""
         assert self._structure is not None  # there has been a first item
         return self._structure.build(leaves)
-
-
-# The rows with which a store begins. It doubles them when they do not suffice, since a stream may
-# be far shorter than a large buffer.
-_FIRST_ROWS = 2048
 
 
 class ItemStore:
@@ -151,9 +139,9 @@ class ItemStore:
     def __len__(self) -> int:
         return len(self._items)
 
-    def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
+    def put(self, fresh: np.ndarray, items: list[Any], copies: np.ndarray) -> None:
         """Stores items; `copies` are left of each, at least 1."""
-        for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=False):
+        for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=True):
             self._items[number] = [copied(item, number), left]
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
@@ -186,105 +174,78 @@ class ArrayStore:
     """
 
     def __init__(self, rows: int):
-        self.rows = RowAllocator(rows)
-        self.take, self.drop = self.rows.take, self.rows.drop
+        self._num_rows, self._rows = rows, RowAllocator()
+        self.take, self.drop = self._rows.take, self._rows.drop
         self._layout = Layout()  # known after the first item
         self._leaves: list[np.ndarray] = []  # each [rows, ...]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows)
 
-    def put(self, fresh: np.ndarray, items: Iterable[Any] | Stacked, copies: np.ndarray) -> None:
-        """Stores items.
+    def put(self, fresh: np.ndarray, items: list[Any] | Stacked, copies: np.ndarray) -> None:
+        """Stores n items.
 
         Args:
             fresh: their numbers, int64 [n], ascending.
-            items: n `Stacked` items, or at most n items.
+            items: a list of them, or `Stacked`.
             copies: the number of copies left of each, int64 [n], at least 1.
 
         Raises:
             ValueError: an item has another structure, shape or dtype than the first one.
         """
-        rows, num_stored = self.rows.next_free(len(fresh)), len(fresh)
-        if isinstance(items, Stacked):
-            self._write(rows, self._layout.leaves(int(fresh[0]), items))
-        elif (columns := self._layout.columns(items)) is not None:
-            for stored, column in zip(self._leaves, columns, strict=True):
-                for row, leaf in zip(rows.tolist(), column, strict=True):
-                    stored[row] = leaf
-        else:
-            num_stored = 0
-            for number, row, item in zip(fresh.tolist(), rows.tolist(), items, strict=False):
-                self._write(row, self._layout.leaves(number, item))
-                num_stored += 1
-        self.rows.occupy(rows[:num_stored], fresh[:num_stored], copies[:num_stored])
+        leaves = self._layout.stacked(fresh, items)
+        if not self._leaves:
+            specs = self._layout.specs
+            self._leaves = [np.empty((self._num_rows, *shape), dtype) for shape, dtype in specs]
+        rows = self._rows.add(fresh, copies)
+        for stored, leaf in zip(self._leaves, leaves, strict=True):
+            stored[rows] = leaf
 
     def emit(self, taken: np.ndarray) -> Any:
         """The copies of a batch, as one with stacked leaves."""
         return self._layout.build([leaf.take(taken, axis=0) for leaf in self._leaves])
-
-    def _write(self, rows: Any, leaves: list[np.ndarray]) -> None:
-        if not self._leaves:
-            size = self.rows.capacity
-            self._leaves = [np.empty((size, *shape), dtype) for shape, dtype in self._layout.specs]
-        for stored, leaf in zip(self._leaves, leaves, strict=True):
-            stored[rows] = leaf
 
 
 class RowAllocator:
     """Assigns the rows of a store, and frees each after the last copy of its item.
 
     Rows are reused last in, first out, so that as few as possible are ever in use.
-
-    Args:
-        capacity: the maximum number of items that can be pending at once.
     """
 
-    def __init__(self, capacity: int):
-        self.capacity = capacity
-        self._free = np.empty(0, np.int64)  # a stack; its top is at _num_free - 1
-        self._num_free = 0
-        self._left = np.empty(0, np.int64)  # copies left, by row
-        self._fresh = np.empty(0, np.int64)  # fresh item, by row
-        self._add_rows(min(capacity, _FIRST_ROWS))
-        # A hash table: the row of fresh item i is at i modulo the length, a power of two. Where two
-        # pending items would collide, the length doubles. `capacity` marks an empty place. Most
-        # places are empty, so their dtype is the smallest that represents every row.
-        places = 1 << (2 * len(self._left)).bit_length()
-        self._row_of = np.full(places, capacity, np.min_scalar_type(capacity))
+    def __init__(self):
+        self._free: list[int] = []  # the next one last
+        self._fresh, self._copies = np.zeros((2, 0), np.int64)  # item and copies left, by row
+        # A hash table: the row of fresh item i is at i modulo the length, a power of two; -1 marks
+        # an empty place. Where two pending items would collide, the length doubles.
+        self._row_of = np.full(1, -1, np.int32)
 
     def __len__(self) -> int:
-        return len(self._left) - self._num_free
+        return len(self._copies) - len(self._free)
 
-    def next_free(self, n: int) -> np.ndarray:
-        """The next n rows to use, int64 [n]; they stay free until they are occupied."""
-        if n > self._num_free:
-            num_rows = len(self._left)
-            wanted = max(2 * num_rows, num_rows + n - self._num_free)
-            self._add_rows(min(wanted, self.capacity) - num_rows)
-        return self._free[self._num_free - n : self._num_free][::-1].copy()
-
-    def occupy(self, rows: np.ndarray, fresh: np.ndarray, copies: np.ndarray) -> None:
-        """Puts items (arguments as of `ArrayStore.put`) into a prefix of `next_free`'s rows."""
-        if not len(rows):
-            return
-        self._num_free -= len(rows)
-        self._left[rows] = copies
-        self._fresh[rows] = fresh
+    def add(self, fresh: np.ndarray, copies: np.ndarray) -> np.ndarray:
+        """The rows to which new items go, int64 [n]; arguments as of `ArrayStore.put`."""
+        n, num_rows = len(fresh), len(self._copies)
+        if n > len(self._free):  # the rows at least double
+            more = max(n - len(self._free), num_rows)
+            self._free[:0] = range(num_rows + more - 1, num_rows - 1, -1)
+            added = np.zeros(more, np.int64)
+            self._fresh, self._copies = (np.append(x, added) for x in (self._fresh, self._copies))
+        rows = np.asarray(self._free[: -n - 1 : -1])
+        del self._free[-n:]
+        self._fresh[rows], self._copies[rows] = fresh, copies
         places = self._places(fresh)
-        collide = fresh[-1] - fresh[0] >= len(self._row_of)
-        if collide or (self._row_of[places] != self.capacity).any():
+        if fresh[-1] - fresh[0] >= len(self._row_of) or (self._row_of[places] >= 0).any():
             self._grow_table()
         else:
-            # An assignment that converts would release the lock that a reading thread waits for.
-            self._row_of[places] = rows.astype(self._row_of.dtype)
+            self._row_of[places] = rows
+        return rows
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
         """The rows of items (int64 [...], repeats allowed); each occurrence takes a copy. The
         rows keep their items until others are put."""
-        rows = self._row_of[self._places(fresh)].astype(np.int64)
-        np.subtract.at(self._left, rows, 1)
-        spent = np.sort(rows[self._left[rows] == 0])
+        rows = self._row_of[self._places(fresh)]
+        np.subtract.at(self._copies, rows, 1)
+        spent = np.sort(rows[self._copies[rows] == 0])
         first = np.ones(len(spent), bool)  # of its kind; np.unique takes many times longer
         np.not_equal(spent[1:], spent[:-1], out=first[1:])
         self._vacate(spent[first])
@@ -292,33 +253,22 @@ class RowAllocator:
 
     def drop(self, fresh: np.ndarray) -> None:
         """Frees the rows of items (int64 [n], each once) that have copies left."""
-        rows = self._row_of[self._places(fresh)]
-        self._left[rows] = 0
-        self._vacate(rows)
-
-    def _add_rows(self, n: int) -> None:
-        """Adds n rows, to be used after those that are free."""
-        num_rows, none = len(self._left), np.zeros(n, np.int64)
-        rows = np.arange(num_rows + n - 1, num_rows - 1, -1)
-        self._free = np.concatenate([rows, self._free])
-        self._num_free += n
-        self._left = np.concatenate([self._left, none])
-        self._fresh = np.concatenate([self._fresh, none])
+        self._vacate(self._row_of[self._places(fresh)])
 
     def _vacate(self, rows: np.ndarray) -> None:
-        self._row_of[self._places(self._fresh[rows])] = self.capacity
-        self._free[self._num_free : self._num_free + len(rows)] = rows
-        self._num_free += len(rows)
+        self._copies[rows] = 0
+        self._row_of[self._places(self._fresh[rows])] = -1
+        self._free += rows.tolist()
 
     def _places(self, fresh: np.ndarray) -> np.ndarray:
         return fresh & (len(self._row_of) - 1)
 
     def _grow_table(self) -> None:
         """Doubles the table until no two pending items collide."""
-        rows = np.flatnonzero(self._left)
+        rows = np.flatnonzero(self._copies)
         places = np.empty(0, np.int64)
         while len(np.unique(places)) < len(rows):
-            self._row_of = np.full(2 * len(self._row_of), self.capacity, self._row_of.dtype)
+            self._row_of = np.full(2 * len(self._row_of), -1, np.int32)
             places = self._places(self._fresh[rows])
         self._row_of[places] = rows
 
@@ -326,7 +276,7 @@ class RowAllocator:
 def nbytes(item: Any) -> int:
     """Approximate bytes of an item in memory, a dataclass included: exact for arrays and images,
     sys.getsizeof for other leaves."""
-    if isinstance(item, np.ndarray | np.generic):  # first, since most leaves are
+    if hasattr(item, "nbytes"):  # first, since most leaves have it
         return item.nbytes
     if isinstance(item, Mapping):
         return sum(map(nbytes, item.values()))
@@ -335,21 +285,23 @@ def nbytes(item: Any) -> int:
     if dataclasses.is_dataclass(item):
         return sum(nbytes(getattr(item, field.name, None)) for field in dataclasses.fields(item))
     if hasattr(item, "getbands"):  # an image of PIL, whose pixels are not in its Python object
-        return len(item.tobytes())
-    if not hasattr(item, "nbytes") and hasattr(item, "__array__"):  # a tensor of TensorFlow
+        return item.width * item.height * len(item.getbands())
+    if hasattr(item, "__array__"):  # a tensor of TensorFlow
         return np.asarray(item).nbytes
-    return getattr(item, "nbytes", 0) or sys.getsizeof(item)
+    return sys.getsizeof(item)
 
 
-def _loses(part: Any, leaf: np.ndarray) -> bool:
-    """Whether `leaf`, the array of `part`, does not hold all of it."""
-    ends = isinstance(part, bytes | str) and part[-1:] in (b"\0", "\0")  # NumPy's strings lose it
-    return ends or leaf.dtype.hasobject or isinstance(part, np.ma.MaskedArray)
+def _stacked(column: list[Any]) -> np.ndarray:
+    arrays = [np.asarray(leaf) for leaf in column]
+    if len({array.dtype for array in arrays}) > 1:
+        raise ValueError("leaves differ in dtype")
+    return np.stack(arrays)
 
 
-def _all_are(column: list[Any], shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether all leaves in `column` are NumPy arrays or scalars of this shape and dtype."""
-    if any(t is not np.ndarray and not issubclass(t, np.generic) for t in set(map(type, column))):
-        return False
-    shapes, dtypes = [leaf.shape for leaf in column], [leaf.dtype for leaf in column]
-    return shapes.count(shape) == dtypes.count(dtype) == len(column)
+def _loses(column: list[Any], stacked: np.ndarray) -> bool:
+    """Whether `stacked`, the array of the leaves in `column`, does not hold all of them."""
+    return stacked.dtype.hasobject or any(
+        isinstance(leaf, np.ma.MaskedArray)
+        or (isinstance(leaf, bytes | str) and leaf[-1:] in (b"\0", "\0"))  # NumPy drops these
+        for leaf in column
+    )

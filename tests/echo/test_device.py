@@ -115,7 +115,7 @@ def test_items_can_be_changed_on_entry(batches):
 
 def test_padding_is_not_stored():
     store = gather_plan.PlanStore(3, round_size=8)
-    store.put(np.arange(3), ({"x": np.int32(7 + i)} for i in range(3)), np.ones(3, int))
+    store.put(np.arange(3), [{"x": np.int32(7 + i)} for i in range(3)], np.ones(3, int))
     batch = DeviceStore({"x": np.int32(0)}, 3, 8).apply(emit(store, range(3)))
     assert batch["x"].tolist() == [7, 8, 9]
 

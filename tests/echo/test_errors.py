@@ -152,6 +152,8 @@ def test_an_invalid_state_is_refused_and_changes_nothing(kind):
     given = {k: vs for k, vs in WRONG_STATES.items() if k in state}
     if kind == "auto, sequential":  # whose end is not known
         del given["admitted"]
+    if kind == "sequential":
+        given["position"] = [value for value in given["position"] if value != 10**9]
     wrong += [state | {k: value} for k, vs in given.items() for value in vs]
     for damaged in wrong:
         with pytest.raises(ValueError, match=r"state|allowed|beyond|items") as caught:

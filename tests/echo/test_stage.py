@@ -197,17 +197,20 @@ def test_a_state_can_be_restored_with_another_batch_size_and_where_it_was():
     assert numbers(outputs) + numbers(iterator) == expected[:396]
 
 
-def test_restoring_over_shorter_data_is_refused_and_changes_nothing():
-    options = {"factor": 1, "shuffle_buffer": 4}
-    for kind, length, why in [("sequential", 31, "31 items, but 33"), ("map", 20, "20 fresh")]:
-        iterator = iter(EchoIterDataset(parent_of(kind, 40)[0], **options))
-        for _ in range(30):
-            next(iterator)
-        shorter = iter(EchoIterDataset(parent_of(kind, length)[0], **options))
-        first = numbers([next(shorter)])
-        with pytest.raises(ValueError, match=why):
-            shorter.set_state(iterator.get_state())
-        assert first + numbers(shorter) == schedule_says(1, 4, 0, length)
+@pytest.mark.parametrize("kind", ["map", "sequential"])
+def test_restoring_over_shorter_data_is_refused_until_another_state_comes(kind):
+    iterator = iter(EchoIterDataset(parent_of(kind, 40)[0], factor=1, shuffle_buffer=4))
+    for _ in range(30):
+        next(iterator)
+    shorter = iter(EchoIterDataset(parent_of(kind, 20)[0], factor=1, shuffle_buffer=4))
+    start = shorter.get_state()
+    with pytest.raises(ValueError, match="20"):
+        shorter.set_state(iterator.get_state())
+    if kind == "sequential":  # whose end is known only when it has been read
+        with pytest.raises(ValueError, match="20"):
+            next(shorter)
+        shorter.set_state(start)
+    assert numbers(shorter) == schedule_says(1, 4, 0, 20)
 
 
 class Changing(grain.IterDataset):
@@ -423,7 +426,7 @@ def test_slow_items_are_not_gathered_into_long_chunks(monkeypatch):
     monkeypatch.setattr(readers.time, "perf_counter", lambda: now[0])
     parent = grain.MapDataset.source(Slow(60))
     drained(EchoIterDataset(parent, factor=1, read_options=NO_THREADS))
-    assert asked == [1, 2, 4, 8, 16, 16, 13]  # sixteen take more than a quarter of a second
+    assert asked == [1, 2, 4, 8, 12, 12, 12, 9]  # thirteen take more than a quarter of a second
 
 
 def test_items_are_released_after_their_last_copy():
@@ -472,7 +475,7 @@ def test_read_ahead_and_chunks_are_bounded_by_the_largest_items_so_far(stacked, 
             assert sum(len(indices) for indices, _ in reader._chunks) <= 20
 
 
-@pytest.mark.parametrize(("first", "others", "size"), [(9.0, 0.001, 256), (0.1, 0.1, 4)])
+@pytest.mark.parametrize(("first", "others", "size"), [(9.0, 0.0011, 227), (0.1, 0.1, 2)])
 def test_chunks_grow_after_a_slow_start_and_not_where_items_are_slow(
     first, others, size, monkeypatch
 ):
