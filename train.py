@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before slow imports, so that signals never print a
     signals.install_for_start()
 
 import argparse
+import contextlib
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -110,15 +111,16 @@ def train(
     workdirs.check_place(workdir, config, "--workdir")
     if tools and tools.mirror:
         processes.decided_by_first(lambda: tools.check(workdir))
-    with signals.stop_requested() as stop:
+    with signals.stop_requested() as stop, cli.disk_full_named(workdir):
         run = Run(
             config, workdir, progress, interrupt=stop, locked=locked, on_step=on_step, tools=tools
         )
-        for remark in [] if locked or run.result else remarks(config.dataset):  # a study says them
-            progress.say(remark)
-        # Each step: evaluate -> target? -> save -> next(batch) -> step -> log.
-        while run.step(stop=stop()):
-            pass
+        with contextlib.closing(run):
+            for remark in remarks(config.dataset) if not (locked or run.result) else ():
+                progress.say(remark)  # of a trial, the study says them
+            # Each step: evaluate -> target? -> save -> next(batch) -> step -> log.
+            while run.step(stop=stop()):
+                pass
     assert run.result is not None  # it has ended
     return run.result
 

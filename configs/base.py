@@ -20,6 +20,10 @@ _MAX_COUNT = 2**32  # augmentation keys fold in the example's number and a seed 
 _COUNT, _SEED = (0, _MAX_COUNT), (0, _MAX_COUNT - 1)
 _SHARE, _DECAY = (0, 1), (0, 0.999999)  # below 1 as float32, too
 
+OPTIMIZERS = ("nesterov", "momentum", "adamw")
+SCHEDULES = ("linear", "cosine", "two_steps", "constant")
+SHARDINGS = ("replicated", "fsdp", "tensor")  # of parameters
+
 # The kinds of own data; data/paths.py opens them.
 OWN_DATA = ("folder", "files", "npz", "hf")
 
@@ -77,12 +81,7 @@ FIELDS = [
     Field("augment_on", "host", "in the input pipeline | in the step", choices=("host", "device")),
     # network and loss
     Field("model.name", "resnet", "cifar10, imagenet: resnet | vit | one of workloads.networks"),
-    Field(
-        "model.stem",
-        "imagenet",
-        "imagenet (quarters the resolution) | cifar (keeps it)",
-        choices=("imagenet", "cifar"),
-    ),
+    Field("model.stem", "imagenet", "cifar keeps the resolution", choices=("imagenet", "cifar")),
     Field("model.ghost_batch_size", 0, "of batch norm; 0 = the batch", 0, _MAX_BATCH),
     Field(
         "model.depth",
@@ -99,22 +98,12 @@ FIELDS = [
     Field("dtype", "float32", "of activations, not of parameters", choices=("float32", "bfloat16")),
     Field("loss.label_smoothing", 0.0, "images: probability spread over all classes", 0, 0.999),
     # optimizer
-    Field(
-        "optimizer.name",
-        "nesterov",
-        "nesterov | momentum (heavy ball) | adamw",
-        choices=("nesterov", "momentum", "adamw"),
-    ),
+    Field("optimizer.name", "nesterov", "momentum: heavy ball", choices=OPTIMIZERS),
     Field("optimizer.learning_rate", 0.1, "peak learning rate", 0.0),
     Field("optimizer.momentum", 0.9, "share of the last update kept; adamw: beta1", *_DECAY),
     Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", *_DECAY),
     Field("optimizer.weight_decay", 0.0, "of kernels: L2 penalty; adamw: decoupled", 0, 1e15),
-    Field(
-        "optimizer.schedule.name",
-        "linear",
-        "decay of the rate, constant after its horizon",
-        choices=("linear", "cosine", "two_steps", "constant"),
-    ),
+    Field("optimizer.schedule.name", "linear", "decay until its horizon", choices=SCHEDULES),
     Field("optimizer.schedule.horizon_fresh_examples", 0, "end of decay; 0 = the budget", *_COUNT),
     Field("optimizer.schedule.warmup_progress", 0.0, "linear, as a share of the horizon", *_DECAY),
     Field("optimizer.schedule.first_step_progress", 0.7, "two_steps: the first decay", *_SHARE),
@@ -132,15 +121,8 @@ FIELDS = [
     Field("target.value", 0.91, "the run stops when the metric reaches it", -1e30, 1e30),
     Field("target.mode", "above", "reached at the value or beyond it", choices=("above", "below")),
     # echoing
-    Field(
-        "echo.insertion", "none", "insertion point: where examples are repeated", choices=INSERTIONS
-    ),
-    Field(
-        "echo.policy",
-        "fixed",
-        "fixed: repeat by the factor | auto: only when the step would wait",
-        choices=("fixed", "auto"),
-    ),
+    Field("echo.insertion", "none", "insertion point: where to repeat", choices=INSERTIONS),
+    Field("echo.policy", "fixed", "auto: when the step would wait", choices=("fixed", "auto")),
     Field("echo.factor", 1.0, "echo factor e: copies of each item, also fractions", 1, MAX_FACTOR),
     Field(
         "echo.shuffle_buffer",
@@ -170,12 +152,7 @@ FIELDS = [
     Field("loader.workers", 0, "processes that read, decode, and augment; 0 = threads", 0, 1024),
     Field("mesh.data", 0, "devices that share a batch; 0 = all", 0, 2**16),
     Field("mesh.model", 1, "devices that share a layer (sharding=tensor)", 1, 2**16),
-    Field(
-        "sharding",
-        "replicated",
-        "of parameters: fsdp over mesh.data, tensor over mesh.model (Transformer)",
-        choices=("replicated", "fsdp", "tensor"),
-    ),
+    Field("sharding", "replicated", "fsdp: over mesh.data; tensor: mesh.model", choices=SHARDINGS),
     Field("seed.data", 0, "of data order, augmentation, buffer: one per search", *_SEED),
     Field("seed.model", 0, "initial parameters: one per trial", *_SEED),
 ]

@@ -75,36 +75,21 @@ DECAY = (1 / 32, 2.0)
 @dataclasses.dataclass(frozen=True)
 class Numbers:
     """The numbers of a workload; by default those of a mini, whose trials take a minute and start
-    over. Buffer sizes are our choice: the paper gives none.
+    over. Buffer sizes are our choice: the paper gives none."""
 
-    Attributes:
-        batch_sizes: the workload's batch size, and others to compare with it.
-        upstream: rate of a slow upstream in examples per second, about a sixth of the step's.
-        budget: fresh examples per trial.
-        demo: keys of the demo that differ from those of the other studies.
-        buffer: examples in the shuffle buffer; after batching, batches with as many examples.
-        buffers: buffer sizes that the study of shuffling compares.
-        never: a value of the target's metric that no run reaches.
-        trials, searches: per condition.
-        demo_factors: factors of the demo's echoing before augmentation, besides 2.
-        augments: whether the workload augments; if not, the first two insertion points are equal.
-        decays: whether the learning rate decays, so that the schedule has a horizon.
-        overrides: fields that every study sets.
-    """
-
-    batch_sizes: Sequence[int]
-    upstream: float
-    budget: int
-    demo: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    buffer: int = 256
-    buffers: Sequence[int] = (0, 64, 256, 1024)
-    never: float = 2.0
-    trials: int = 16
-    searches: int = 3
-    demo_factors: Sequence[int] = ()
-    augments: bool = True
-    decays: bool = True
-    overrides: Mapping[str, Any] = dataclasses.field(
+    batch_sizes: Sequence[int]  # the workload's batch size, and others to compare with it
+    upstream: float  # rate of a slow upstream, examples per second: about a sixth of the step's
+    budget: int  # fresh examples per trial
+    demo: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its own keys
+    buffer: int = 256  # examples in the shuffle buffer; after batching, as many in whole batches
+    buffers: Sequence[int] = (0, 64, 256, 1024)  # that the study of shuffling compares
+    never: float = 2.0  # a value of the target's metric that no run reaches
+    trials: int = 16  # per search
+    searches: int = 3  # per condition
+    demo_factors: Sequence[int] = ()  # of the demo's echoing before augmentation, besides 2
+    augments: bool = True  # if not, the first two insertion points are equal
+    decays: bool = True  # whether the learning rate does, so that the schedule has a horizon
+    overrides: Mapping[str, Any] = dataclasses.field(  # of every study
         default_factory=lambda: {"checkpoint_every_fresh_examples": 0}
     )
 

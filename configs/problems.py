@@ -26,23 +26,14 @@ _DECAYING = _WIDE | {"final_factor": (0.01, 1.0), "budgets_of_decay": catalog.DE
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem, as changes to a shipped mini.
+    """A problem, as changes to a shipped mini."""
 
-    Attributes:
-        workload: the module whose mini it starts from.
-        target: the value at which a run stops.
-        budget: fresh examples per trial.
-        fields: other fields that differ from the mini.
-        space: axes of its searches.
-        batch_sizes: the two batch sizes that the grid compares.
-    """
-
-    workload: Any
-    target: float
-    budget: int
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    workload: Any  # the module whose mini it starts from
+    target: float  # the value at which a run stops
+    budget: int  # fresh examples per trial
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # others that differ
     space: catalog.Ends = dataclasses.field(default_factory=lambda: _DECAYING)
-    batch_sizes: tuple[int, int] = (32, 64)
+    batch_sizes: tuple[int, int] = (32, 64)  # that the grid compares
 
 
 EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of the budget to 5%

@@ -130,24 +130,6 @@ def test_two_hosts_train_one_run(submitted, tmp_path):
     assert records.read_json(tmp_path / "run" / "result.json")["fresh_examples"] == 96
 
 
-@pytest.mark.skipif(not shutil.which("flock"), reason="the commands of the cluster use flock")
-def test_the_machines_of_a_ray_cluster_install_what_the_commands_import_and_ray(tmp_path):
-    for path in (ROOT / "Makefile", *ROOT.glob("requirements*.txt")):
-        shutil.copy(path, tmp_path)
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$@" >> calls\n')
-    python.chmod(0o755)
-    text = (DEPLOY / "ray_cluster.yaml").read_text()
-    block = re.search(r"^setup_commands:\n((?:  - .*\n)+)", text, re.MULTILINE)[1]
-    for line in block.splitlines():
-        command = line.removeprefix("  - ").replace("/shared/data-echoing", str(tmp_path))
-        subprocess.run(["bash", "-c", command], check=True, capture_output=True, timeout=HANGS)
-    calls = (tmp_path / "calls").read_text()
-    assert " -r requirements.txt\n" in calls
-    assert re.search(r"pip install ray==\d+\.\d+\.\d+$", calls, re.MULTILINE)
-
-
 @pytest.mark.extras
 def test_ray_accepts_the_cluster_and_sweep_its_command():
     yaml = pytest.importorskip("yaml")

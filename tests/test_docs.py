@@ -11,7 +11,6 @@ import importlib.util
 import pathlib
 import re
 import shlex
-import tomllib
 
 import pytest
 
@@ -189,21 +188,6 @@ def test_the_blocks_of_measured_pages_are_commands_with_flags_that_exist(page):
     assert checked
 
 
-def test_the_table_of_results_names_the_machines_that_its_pages_name():
-    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").partition("## Studies")[0]
-    row = r"^\| \[[^]]+\]\(([^)#]+)\) \|[^|]+\|([^|]+)\| (`[0-9a-f]{7}`|-) \|[^|]+\|$"
-    rows = re.findall(row, text, re.MULTILINE)
-    assert len(rows) == len(re.findall(r"^\| \[[^]]+\]\([^#]", text, re.MULTILINE)) >= 10
-    for name, machines, _ in rows:
-        page = ROOT / "results" / name
-        named = page.read_text(encoding="utf-8")
-        if page.name == "README.md":  # of a folder with the records of runs
-            named += "".join(path.read_text() for path in page.parent.glob("*/config.json"))
-        for machine in ("EPYC", "Xeon"):
-            assert machine not in named or machine in machines, (name, machines)
-        assert (machines.strip() == "-") == (not re.search("EPYC|Xeon", named)), name
-
-
 def test_every_figure_is_shown_on_a_page_or_in_a_notebook():
     shown = {
         (source.parent / link).resolve()
@@ -214,24 +198,6 @@ def test_every_figure_is_shown_on_a_page_or_in_a_notebook():
     drawn = {path for folder in ("docs", "results") for path in (ROOT / folder).rglob("*.png")}
     assert drawn
     assert drawn <= shown
-
-
-def test_what_pages_and_docstrings_install_exists():
-    """The library is not on the package index, where its name could be anybody's."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    sources = [ROOT / page for page in PAGES] + sorted((ROOT / "echo").glob("**/*.py"))
-    commands = [
-        (path.name, command)
-        for path in sources
-        for command in re.findall(r"pip install [^`\n;,()]+", path.read_text(encoding="utf-8"))
-    ]
-    assert len(commands) >= 5
-    for where, command in commands:
-        assert "data-echoing" not in command, where
-        for extra in re.findall(r"\.\[(\w+)\]", command):
-            assert extra in extras, where
 
 
 def anchors(page):
@@ -254,13 +220,3 @@ def test_every_link_within_the_repository_leads_somewhere(page):
         target = (ROOT / page).parent / path if path else ROOT / page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
-
-
-def test_notes_belong_to_the_next_block_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    (tmp_path / "page.md").write_text(
-        "text\n\n<!-- not executed: a plan -->\n\n```\nx\n```\n```c\ny\n```\n"
-    )
-    first, second = pages.blocks("page.md")
-    assert (first.note, first.line, first.code) == ("not executed: a plan", 3, "x\n")
-    assert (second.note, second.language) == ("", "c")

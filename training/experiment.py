@@ -6,7 +6,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import grain
 from jax.sharding import Mesh
@@ -29,6 +29,8 @@ from training.transfer import Transfer, make_store
 # Evaluation keeps no gradients, so its batches are larger than those of training by this factor.
 EVALUATION_BATCHES = 4
 
+OpenData = tuple[Source, Source, DatasetInfo]
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -50,29 +52,24 @@ class Experiment:
 
     def gradient_statistics(self) -> Any:
         """Measures the gradients of steps (gradient_statistics.Measure); None if not configured."""
-        if not self.config.gradient_statistics_every_steps:
+        if not (every := self.config.gradient_statistics_every_steps):
             return None
+        from pipeline.repeats import repeated_rows
         from training.gradient_statistics import Measure
 
-        return Measure(self.config, self.program, self.held_streams)
-
-
-class OpenData(NamedTuple):
-    """The splits of a checked configuration, of which nothing has been read; see `Experiment`."""
-
-    source: Source
-    held_out: Source
-    info: DatasetInfo
+        rows = repeated_rows(self.config, self.held_streams)
+        return Measure(self.program, every, self.config.seed.data, rows)
 
 
 def open_data(config: ConfigDict) -> OpenData:
-    """Checks `config` and opens its data; raises InputError."""
+    """Checks `config` and opens its training and its validation split, of which nothing is read
+    yet; raises InputError."""
     check.check(config)
     source, held_out, info = open_splits(config.dataset)
     if config.dataset.test_split:  # which only `train.py --evaluate` reads
         open_split(config.dataset, config.dataset.test_split)
     check.check_processes(config, info, {"training": len(source), "validation": len(held_out)})
-    return OpenData(source, held_out, info)
+    return source, held_out, info
 
 
 def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experiment:

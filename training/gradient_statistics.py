@@ -17,10 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
-from pipeline import repeats
-from pipeline.map_datasets import Batch
+from pipeline.repeats import RepeatedRows
 from training import sharding
 from training.step import Program, Rows, TrainState
 
@@ -31,14 +29,12 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def due(step: int, every: int) -> bool:
-    """Whether the statistics of `step`, from 0, are due: one step in every `every`; 0 for none.
+    """Whether the statistics of `step`, from 0, are due: one step in every `every`.
 
     The position of that step among the `every` moves by the golden ratio, so it is evenly
     distributed. A fixed position would always measure the same copy: if whole batches are repeated
     and the factor divides `every`, only fresh ones.
     """
-    if not every:
-        return False
     block, place = divmod(step, every)
     return place == int(every * (block * _GOLDEN_RATIO % 1))
 
@@ -47,51 +43,41 @@ class Measure:
     """Measures the gradients of a run's steps that are due.
 
     Args:
-        config: a resolved configuration.
         program: of the run.
-        held: the streams that this process reads.
+        every: the number of steps of which one is measured.
+        data_seed: seed of the split into halves.
+        repeated_rows: says which rows of this process's part of a batch are repeats.
     """
 
-    def __init__(self, config: ConfigDict, program: Program, held: range):
-        self._every, self._seed = config.gradient_statistics_every_steps, config.seed.data
-        self._program, self._repeated_rows = program, repeats.repeated_rows(config, held)
+    def __init__(self, program: Program, every: int, data_seed: int, repeated_rows: RepeatedRows):
+        self._program, self._every, self._repeated_rows = program, every, repeated_rows
+        self._seed = np.uint32(data_seed)
+        self._function = jax.jit(self._statistics, out_shardings=program.replicated)
 
     def due(self, step: int) -> bool:
         """See `due`."""
         return due(step, self._every)
 
-    def __call__(self, state: TrainState, step: int, batch: Batch, rows: Rows) -> dict[str, float]:
-        """See `measured`; `rows` is what has been sent of `batch`."""
-        repeat_b = self._repeated_rows(step, batch.copy)
-        return measured(self._program, state, rows, repeat_b, np.uint32(self._seed))
+    def __call__(
+        self, state: TrainState, step: int, copy_b: np.ndarray, rows: Rows
+    ) -> dict[str, float]:
+        """The statistics that are defined, by name, of the gradient of the batch `rows` at the
+        `state` before its step. `copy_b` has the copy numbers of the rows that this process holds.
+        Nothing is donated."""
+        mesh = self._program.task.mesh
+        repeat_B = sharding.put_batch(mesh, self._repeated_rows(step, copy_b))
+        arguments = state.params, state.model_state, rows, repeat_B, self._seed
+        measure = self._program.compile("statistics", self._function, arguments)
+        values = jax.device_get(measure(*arguments))
+        return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
-
-def compiled(program: Program, state: TrainState, rows: Rows, repeat_B: Any, data_seed: Any) -> Any:
-    """Compiles the statistics of a batch's gradient: (params, model_state, rows, repeat_B,
-    data_seed) -> what `statistics` returns. Nothing is donated."""
-
-    def measure(params, model_state, rows: Rows, repeat_B, data_seed):
-        data = program.augmented(rows, data_seed)
+    def _statistics(self, params, model_state, rows: Rows, repeat_B, data_seed):
+        program, data = self._program, self._program.augmented(rows, data_seed)
 
         def row_losses(params):
             return program.task.workload.row_losses(program.model(params, model_state), data)
 
         return statistics(row_losses, params, rows[1], repeat_B, data_seed)
-
-    function = jax.jit(measure, out_shardings=program.replicated)
-    arguments = (state.params, state.model_state, rows, repeat_B, data_seed)
-    return program.compile("statistics", function, arguments)
-
-
-def measured(
-    program: Program, state: TrainState, rows: Rows, repeat_b: np.ndarray, data_seed: Any
-) -> dict[str, float]:
-    """The statistics of the gradient of the batch `rows` that are defined, by name, at the `state`
-    before its step. `repeat_b` is `repeat_B` of the rows that this process holds."""
-    inputs = (rows, sharding.put_batch(program.task.mesh, repeat_b), data_seed)
-    measure = compiled(program, state, *inputs)
-    values = jax.device_get(measure(state.params, state.model_state, *inputs))
-    return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
 
 def statistics(
@@ -158,8 +144,8 @@ def statistics(
 def in_first_half(index_B: jax.Array, data_seed: Any) -> jax.Array:
     """Which rows are in the first half, bool [B]. An independent fair draw per example, the same
     for all of its copies."""
-    # Not the keys of augmentation (workloads.interface.copy_keys), which are folded from the same
-    # seed: no run reaches the example that this number would be.
+    # No key of augmentation: those are folded from the same seed with numbers of examples, which
+    # a run has fewer of.
     of_seed = jax.random.fold_in(jax.random.key(data_seed), 2**32 - 1)
     bits = jax.vmap(lambda index: jax.random.bits(jax.random.fold_in(of_seed, index)))
     return bits(index_B) % 2 == 0

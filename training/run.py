@@ -95,32 +95,32 @@ class Run:
         self.progress, self.on_step = progress or Progress(quiet=True), on_step
         self.counters, self.time_left = Counters(), TimeLeft()
         self.result: dict[str, Any] | None = None
-        self._open = contextlib.ExitStack()  # the directory and what follows the run
-        tools, say = tools or tracking.Tools(root=workdir), self.progress.say
-        with (
-            cli.disk_full_named(workdir),
-            check.exhaustion_explained(config),
-            contextlib.ExitStack() as opened,
-        ):
+        self._open = contextlib.ExitStack()  # what a run that has not ended holds
+        tools = tools or tracking.Tools(root=workdir)
+        with check.exhaustion_explained(config), contextlib.ExitStack() as opened:
             # What is refused early is cheap, and nothing is written before all is known to be
-            # possible: first the data, then the directory, then the rest.
-            data = experiment or open_data(config)
-            record = {"config": config.to_dict(), "dataset": data.info.to_record()}
-            place = workdir, record | origins.describe(), base.MAY_CHANGE_ON_RESUME
+            # possible: the data, then the directory, then the rest.
+            if experiment is None:
+                data = open_data(config)
+                info = data[-1]
+            else:
+                data, info = None, experiment.info
+            record = {"config": config.to_dict(), "dataset": info.to_record()}
+            record |= origins.describe()
+            place, resumes = (workdir, record, base.MAY_CHANGE_ON_RESUME), False
             with cli.writing_to(workdir):
                 self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
-            resumes = False
             if self.result is None:
                 self.experiment = experiment or make_experiment(config, data)
                 lock = None if locked else opened
                 enter = functools.partial(workdirs.enter, *place, lock=lock)
                 self.result, resumes = processes.decided_by_first(enter)
             if self.result is not None:  # it has ended before
-                tools.copy(workdir, say)
+                tools.copy(workdir, self.progress.say)
                 return
-            self.followers = tools.followers(workdir, record["config"], say)
+            self.followers = tools.followers(workdir, record["config"], self.progress.say)
             opened.callback(self.followers.close)
-            self._begin(place[1] if resumes else None, opened)
+            self._begin(record if resumes else None, opened)
             self._open = opened.pop_all()
 
     def _begin(self, resumes: dict[str, Any] | None, opened: contextlib.ExitStack) -> None:
@@ -131,7 +131,6 @@ class Run:
         self.clock = Clock()  # starts here, after what is compiled once per process
         self._train_step: Any = None  # compiled before the first step
         self._measure = self.experiment.gradient_statistics()
-        self._begun = False  # whether this process has asked for a batch
         self._whole = True  # whether model and input are at the same moment
         self._loss = math.nan  # the training loss of the last step that was read
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
@@ -171,33 +170,25 @@ class Run:
             stop: whether to save and end instead, as preempted.
 
         Raises:
-            DiskFull: the run can be resumed from its last checkpoint.
+            OSError: a disk is full; the run can be resumed from its last checkpoint.
         """
         if self.result is not None:
             return False
         try:
-            with cli.disk_full_named(self.workdir):
-                try:
-                    self._step(stop)
-                    return True
-                except Ended as ended:
-                    self._end(*ended.args)
-                except Exception as error:
-                    if cli.is_disk_full(error):
-                        raise
-                    self._end("failed", error)
-                return False
-        except BaseException:
-            self.close()
-            raise
+            self._step(stop)
+            return True
+        except Ended as ended:
+            self._end(*ended.args)
+        except Exception as error:
+            if cli.is_disk_full(error):
+                raise
+            self._end("failed", error)
+        return False
 
     def _step(self, stop: bool) -> None:
         """Takes a step in the order of the contract, or raises Ended or an error."""
-        self._whole, at, saves = (
-            True,
-            self.counters,
-            self.config.checkpoint_every_fresh_examples > 0,
-        )
+        at, saves = self.counters, self.config.checkpoint_every_fresh_examples > 0
+        self._whole = True
         try:
             improved = self._passed("evaluate") > at.evaluated and self._evaluate()
             # Not only just after an evaluation: a process may end between its last checkpoint and
@@ -290,8 +281,8 @@ class Run:
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end of the input."""
         waited, shown = self.clock.waited, contextlib.nullcontext()
-        if not self._begun:  # it may fill a shuffle buffer, or be of a slow source
-            self._begun, shown = True, self.progress.meanwhile("waiting for the first batch")
+        if self._train_step is None:  # the first may fill a shuffle buffer, or be of a slow source
+            shown = self.progress.meanwhile("waiting for the first batch")
         with shown, self.clock.waiting():
             batch = next(self.iterator, None)
         # Under `auto` the input waits on purpose for fresh examples while the device still runs
@@ -316,7 +307,7 @@ class Run:
         if self._measure and self._measure.due(at.step):
             self._log()
             with self._paused("gradient statistics") as state:  # which the step is given
-                gradients = self._measure(state, at.step, batch, rows)
+                gradients = self._measure(state, at.step, batch.copy, rows)
         with TraceAnnotation("step"):
             self.state, metrics = self._train_step(self.state, *arguments)
         at.step += 1

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 import train
-from data import sources, splits
+from data import splits
 from models.resnet import CifarResNet
 from runs import cli, records, trial_records, workdirs
 from tests.helpers.runs import RESNET, mini, stop_at
@@ -168,21 +168,3 @@ def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, fini
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
-
-
-def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, monkeypatch):
-    opened = splits.open_source
-
-    def with_a_bad_label(name, split, *others, **options):
-        source, info = opened(name, split, *others, **options)
-        if split == "test":
-            images, labels = ([record[field] for record in source] for field in ("image", "label"))
-            source = sources.ArraySource(image=np.stack(images), label=np.array([*labels[1:], 77]))
-        return source, info
-
-    monkeypatch.setattr(splits, "open_source", with_a_bad_label)
-    assert evaluate(finished) == cli.WRONG_INPUT
-    error = capsys.readouterr().err
-    assert "record 299" in error
-    assert "77" in error
-    assert not (finished / records.EVALUATION).exists()
