@@ -21,14 +21,11 @@ Turns run records into tables, figures, and a report.
 
 Give the directory of one study (with study.json), or directories of single runs (they are searched
 for config.json and metrics.jsonl). Single runs with equal settings form one condition; runs with
-equal data seeds form one search (within one schema version).
+equal data seeds form one search.
 
 The score of a trial is the fresh examples at its first evaluation that reaches the target. The
 score of a search is the smallest of its counted trials, and that of a condition the median over
-its searches. If a search never reached the target, its score is above what its trials had used,
-written ">12,000". Ratios to the baseline are medians over pairs of searches. A study may score
-seconds, or the best value within the budget, instead (`score` in study.json). docs/statistics.md
-defines every number.
+its searches; ">12,000" is a lower bound. docs/statistics.md defines every number.
 """
 
 _EXAMPLES = """\
@@ -40,8 +37,7 @@ examples:
   python -m analysis out/trials.parquet --study=digits --out=out/report    a report from these
 
 written to --out: report.md, scores.csv (conditions), paired.csv (effects with matched seeds),
-                  trials.csv (trials), and each figure as PNG and PDF; a study that varies the
-                  echo factor, batch size, or shuffle buffer is plotted against it
+                  trials.csv (trials), and each figure as PNG and PDF
 exit codes: 0 done, 2 wrong input
 """
 
@@ -50,29 +46,28 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Flags of the command; raises InputError."""
     parser = cli.Parser(_HELP)
     parser.prog, parser.epilog = "python -m analysis", _EXAMPLES
-    add = parser.add_argument
-    add("directories", nargs="+", metavar="DIR", help="one study, or directories of single runs")
-    add(
+    flag = parser.add_argument
+    flag("directories", nargs="+", metavar="DIR", help="one study, or directories of single runs")
+    flag(
         "--out",
         type=cli.directory,
         metavar="DIR",
         help="where to write (default: the first DIR/report)",
     )
-    add(
+    flag(
         "--target",
         type=_target,
         metavar="X",
-        help="judge at this value of the study's metric; uses the recorded curves, so nothing is "
-        "trained again, and runs that were trained for different values can be compared",
+        help="judge at this value of the study's metric, by the recorded curves",
     )
-    add(
+    flag(
         "--pack",
         type=cli.directory,
         metavar="DIR",
         help="only add a study's trials to DIR/trials.parquet, which can then be given as DIR, and "
         "up to 60 evaluations of each to DIR/curves.parquet",
     )
-    add(
+    flag(
         "--study",
         default="",
         metavar="NAME",
@@ -93,9 +88,7 @@ def _target(text: str) -> float:
             return number
     except ValueError:
         pass
-    raise InputError(
-        f"--target is {text!r}; allowed: a number, a value of the study's metric such as 0.95"
-    )
+    raise InputError(f"--target is {text!r}; allowed: a value of the study's metric such as 0.95")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m analysis out/digits --pack=results --study=grid/digits   adds or replaces a study
     python -m analysis results/trials.parquet --study=grid/digits --out=out/report
 
-trials.parquet has the columns of `load.load` without what follows from the plan. The plan itself,
+trials.parquet has the columns of `load.read` without what follows from the plan. The plan itself,
 study.json, is text in the column `plan` of a study's first row. curves.parquet has the evaluations
 of each trial: study, condition, search, trial, step, fresh_examples, and value (of the target's
 metric). It keeps at most POINTS of a trial, among them those that its scores depend on, and no
@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,18 +25,13 @@ import pyarrow.parquet as pq
 
 from runs import records
 from runs.cli import InputError
-from runs.study import MAY_CHANGE, Study
+from runs.study import Study
 
 TRIALS, CURVES = "trials.parquet", "curves.parquet"
 POINTS = 60  # evaluations kept of a trial, besides those that its scores depend on
-OF_PLAN = ("label", "insertion", "factor", "shuffle_buffer", "batch_size", "path")
-_KEY = ["condition", "search", "trial"]
+PLACE = ["condition", "search", "trial"]
+_OF_PLAN = ["label", "insertion", "factor", "shuffle_buffer", "batch_size", "path"]
 _DIGEST = b"sha256_of_csv"
-
-
-def is_published(path: str | os.PathLike) -> bool:
-    """Whether a path is that of published records, by its name."""
-    return os.path.basename(path) == TRIALS
 
 
 def studies(file: str | os.PathLike) -> list[str]:
@@ -66,17 +60,16 @@ def read(file: str | os.PathLike, study: str = "") -> tuple[Study, pd.DataFrame]
     table = rows(file, study)
     if "plan" not in table:
         raise InputError(f"{file} has rows of {study}, but no plan; read them with archive.rows")
-    record = json.loads(table["plan"].iloc[0])
-    plan = Study.from_record({"schema_version": records.SCHEMA_VERSION} | record)
-    place = table[["study", *_KEY]].astype(str).agg("/".join, axis=1)
+    plan = {"schema_version": records.SCHEMA_VERSION} | json.loads(table["plan"].iloc[0])
+    place = table[["study", *PLACE]].astype(str).agg("/".join, axis=1)
     paths = pd.Series([os.path.join(file, name) for name in place], dtype=object)
-    return plan, table.drop(columns=["study", "plan"]).assign(path=paths)
+    return Study.from_record(plan), table.drop(columns=["study", "plan"]).assign(path=paths)
 
 
-def curves(file: pathlib.Path, study: str) -> pd.DataFrame:
+def curves(file: str | os.PathLike, study: str) -> pd.DataFrame:
     """The evaluations of the trials of a study, by trial; none if they were not published. Raises
     InputError."""
-    file = file.with_name(CURVES)
+    file = pathlib.Path(file).with_name(CURVES)
     if not file.exists():
         raise InputError(f"no such file: {file}; restore it, it belongs to {TRIALS}")
     groups = _groups(file)
@@ -105,27 +98,27 @@ def pack(
         InputError: the files there are damaged, or cannot be written, or the name is another
             study's.
     """
-    record = {key: value for key, value in plan.record.items() if key != "schema_version"}
+    record = json.dumps({k: v for k, v in plan.record.items() if k != "schema_version"})
     known = _groups(directory / TRIALS).get(study)
-    text = json.dumps(record) if known is None else known["plan"].iloc[0]
-    if not isinstance(text, str) or _identity(json.loads(text)) != _identity(record):
+    if known is not None and _identity(known["plan"].iloc[0]) != _identity(record):
         raise InputError(
             f"--study is {study!r}, and {directory / TRIALS} has another study of that name; give "
             "another one"
         )
-    trials = trials.drop(columns=[name for name in OF_PLAN if name in trials])
-    trials = trials.reset_index(drop=True).assign(plan=None)
-    trials.loc[0, "plan"] = json.dumps(record)
-    points = curves[[*_KEY, "step", "fresh_examples", "value"]]
-    thinned = [_thinned(own, plan.target) for _, own in points.groupby(_KEY, sort=False)]
-    _add(directory / TRIALS, study, trials)
-    _add(directory / CURVES, study, pd.concat(thinned))
+    trials = trials.drop(columns=_OF_PLAN, errors="ignore").reset_index(drop=True)
+    plans = [record, *[None] * (len(trials) - 1)]
+    points = curves[[*PLACE, "step", "fresh_examples", "value"]]
+    thinned = [_thinned(own, plan.target) for _, own in points.groupby(PLACE, sort=False)]
+    for name, table in ((TRIALS, trials.assign(plan=plans)), (CURVES, pd.concat(thinned))):
+        table.insert(0, "study", study)
+        others = [own for key, own in _groups(directory / name).items() if key != study]
+        _write(directory / name, pd.concat([*others, table]).sort_values("study", kind="stable"))
 
 
-def _identity(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a study cannot change when it grows, as JSON."""
-    changing = (*MAY_CHANGE, *records.ORIGIN, "study", "sha256")
-    return json.loads(json.dumps({k: v for k, v in plan.items() if k not in changing}))
+def _identity(plan: str | None) -> list[object]:
+    """What a study does not change when it grows."""
+    record = json.loads(plan) if isinstance(plan, str) else {}
+    return [record.get(name) for name in ("resolved_config", "conditions", "search_space")]
 
 
 def _thinned(curve: pd.DataFrame, target: records.Target) -> pd.DataFrame:
@@ -141,18 +134,16 @@ def _thinned(curve: pd.DataFrame, target: records.Target) -> pd.DataFrame:
     return curve.iloc[sorted(kept)]
 
 
-def _add(file: pathlib.Path, study: str, table: pd.DataFrame) -> None:
-    known = [group for name, group in _groups(file).items() if name != study]
-    table.insert(0, "study", study)
-    write(file, pd.concat([*known, table]).sort_values("study", kind="stable"))
-
-
-def write(file: pathlib.Path, table: pd.DataFrame) -> None:
+def _write(file: pathlib.Path, table: pd.DataFrame) -> None:
     """Writes rows, with their digest, whole or not at all; raises InputError."""
     content = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata()
-    content = content.replace_schema_metadata({_DIGEST: _digest(content)})
     buffer = pa.BufferOutputStream()
-    pq.write_table(content, buffer, compression="zstd", compression_level=19)
+    pq.write_table(
+        content.replace_schema_metadata({_DIGEST: _digest(content)}),
+        buffer,
+        compression="zstd",
+        compression_level=19,
+    )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         records.write_bytes(file, buffer.getvalue().to_pybytes())
@@ -175,7 +166,7 @@ def _groups(file: pathlib.Path) -> dict[str, pd.DataFrame]:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(file: pathlib.Path, version: Any) -> dict[str, pd.DataFrame]:
+def _read(file: pathlib.Path, version: tuple[int, ...]) -> dict[str, pd.DataFrame]:
     try:
         table = pq.read_table(file)
         stated = (table.schema.metadata or {}).get(_DIGEST, b"").decode()

@@ -42,13 +42,11 @@ def summary(lows: ArrayLike, highs: ArrayLike) -> Summary:
     the mean of the two in the middle.
     """
     low, high = np.asarray(lows, float), np.asarray(highs, float)
-    known = ~np.isnan(low)
-    low, high = low[known], high[known]
+    low, high = low[~np.isnan(low)], high[~np.isnan(low)]
     if not len(low):
         return Summary(*[math.nan] * 6, count=0)
-    medians = (np.median(low), np.median(high))
-    extremes = (low.min(), high.min(), low.max(), high.max())
-    return Summary(*map(float, (*medians, *extremes)), count=len(low))
+    ends = np.median(low), np.median(high), low.min(), high.min(), low.max(), high.max()
+    return Summary(*map(float, ends), count=len(low))
 
 
 def ratio(own: tuple, base: tuple) -> tuple[np.ndarray, np.ndarray]:
@@ -74,9 +72,7 @@ def interval_name(count: int) -> str:
     """What the smallest and the largest of `count` searches are: "93.75% interval", "range"."""
     if count < MIN_SEARCHES_FOR_INTERVAL:
         return "range"
-    if level(count) > 0.9999:
-        return ">99.99% interval"  # not 100%
-    return f"{100 * level(count):.4g}% interval"
+    return f"{100 * level(count):.4g}% interval" if count < 15 else ">99.99% interval"
 
 
 def text(low: float, high: float, number: Callable[[float], str], floor: float = 0.0) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
+from analysis.archive import PLACE
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
@@ -25,8 +26,13 @@ UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
 
 SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
-_PLACE = ["condition", "search", "trial"]
 _HEAD = ("condition", *SETTINGS, "search", "trial")
+# The columns at the target, by the field of an evaluation that they hold.
+_AT_TARGET = {
+    "fresh_examples": "fresh_examples_to_target",
+    "step": "steps_to_target",
+    "train_seconds": "seconds_to_target",
+}
 # The columns that follow the hyperparameters, with their types.
 _TAIL: dict[str, Any] = {
     "status": object,
@@ -40,10 +46,10 @@ _TAIL: dict[str, Any] = {
     "evaluation_interval": float,
     **dict.fromkeys(("device", "commit", "path"), object),
 }
-_MAX_NAMED = 12  # trials that are set aside; a study may have thousands
+_MAX_LISTED = 12  # a study may have thousands of searches
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
-Place = tuple[records.TrialPath, pathlib.Path]
-SetAside = tuple[pathlib.Path, str]  # directory, reason
+Places = list[tuple[records.TrialPath, pathlib.Path]]
+SetAside = list[tuple[pathlib.Path, str]]  # directory, reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,18 +65,21 @@ class LoadedStudy:
 
     study: Study
     trials: pd.DataFrame
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: Sequence[tuple[pathlib.Path, str]] = ()
 
-    def warning(self) -> str | None:
-        """One sentence that names what was set aside, or the first of it; None if nothing was."""
+    def warning(self, root: str | os.PathLike | None = None) -> str | None:
+        """One sentence that names what was set aside, relative to `root`; None if nothing was."""
         if not self.set_aside:
             return None
-        named = [plain(f"{path} ({reason})") for path, reason in self.set_aside[:_MAX_NAMED]]
-        if more := len(self.set_aside) - len(named):
-            named.append(f"and {more:,} more")
-        number = len(self.set_aside)
-        noun = "directory" if number == 1 else "directories"
-        return f"Set aside {number} unusable trial {noun}: {'; '.join(named)}."
+        shown = ((os.path.relpath(p, root) if root else p, why) for p, why in self.set_aside)
+        named = listed([plain(f"{path} ({reason})") for path, reason in shown], "; ")
+        return f"Set aside {several(len(self.set_aside), 'unusable trial')}: {named}."
+
+
+def listed(parts: Sequence[str], separator: str = ", ") -> str:
+    """A list whose items beyond the first dozen are counted."""
+    more = [f"and {len(parts) - _MAX_LISTED:,} more"] if len(parts) > _MAX_LISTED else []
+    return separator.join([*parts[:_MAX_LISTED], *more])
 
 
 def read(directories: Paths, target: float | None = None, study: str = "") -> LoadedStudy:
@@ -96,15 +105,14 @@ def read(directories: Paths, target: float | None = None, study: str = "") -> Lo
         InputError: no such directory, no records in it, several studies, or a target in percent.
     """
     single = isinstance(directories, str | os.PathLike)
-    paths = [directories] if single else list(directories)
-    roots = [pathlib.Path(path) for path in paths]
-    alone = [r for r in roots if archive.is_published(r) or (r / records.STUDY).exists()]
+    roots = [pathlib.Path(path) for path in ([directories] if single else directories)]
+    alone = [r for r in roots if r.name == archive.TRIALS or (r / records.STUDY).exists()]
     if alone and len(roots) > 1:
         raise InputError(
             f"{alone[0]} is a study; give one study alone, or several directories of single runs"
         )
-    if alone and archive.is_published(alone[0]):
-        return _published(alone[0], study, target)
+    if roots[0].name == archive.TRIALS:
+        return _published(roots[0], target, study)
     if study:
         raise InputError(
             f"--study is {study!r}, but {roots[0]} is no {archive.TRIALS}; leave it out"
@@ -113,35 +121,38 @@ def read(directories: Paths, target: float | None = None, study: str = "") -> Lo
         if not root.is_dir():
             raise InputError(f"no such directory: {root}; give that of a study or of single runs")
     plan, places, set_aside = _study(roots[0]) if alone else _runs(roots, target)
-    plan, rows = at_target(plan, target), []
+    plan, rows = _at_target(plan, target), []
     for place, path in places:
         try:
             rows.append(_row(place, path, plan))
         except records.Damaged as error:
             set_aside.append((path, plain(str(error))))
     if not rows:
-        raise InputError(_nothing_in(roots, set_aside))
+        raise _nothing_in(roots, set_aside)
     return LoadedStudy(plan, _table(rows, plan), tuple(set_aside))
 
 
-def _published(file: pathlib.Path, name: str, target: float | None) -> LoadedStudy:
+def _published(file: pathlib.Path, target: float | None, name: str) -> LoadedStudy:
     study, rows = archive.read(file, name)
     loaded = LoadedStudy(study, _table(rows.to_dict("records"), study))
-    at = at_target(study, target).target
-    if at == study.target:
+    judged = _at_target(study, target)
+    if judged.target == study.target:
         return loaded
-    points = curves(loaded.trials, at.metric)
+    points = curves(loaded.trials, judged.target.metric)
     if points.empty:
         raise InputError(f"--target needs curves, which {archive.CURVES} does not have of {name}")
-    return judged_at(loaded, points, at.value)
+    curve_of = {place: own.to_dict("records") for place, own in points.groupby(PLACE)}
+    scores = [
+        _score(curve_of.get(place, ()), "value", judged.target)
+        for place in loaded.trials[PLACE].itertuples(index=False, name=None)
+    ]
+    trials = loaded.trials.assign(**pd.DataFrame(scores)).astype(loaded.trials.dtypes)
+    return LoadedStudy(judged, trials.assign(counted=counted(trials, judged)))
 
 
-def at_target(study: Study, value: float | None) -> Study:
-    """The study with another value of its target (None: its own).
-
-    Raises:
-        InputError: it is a percentage, and the metric is a share.
-    """
+def _at_target(study: Study, value: float | None) -> Study:
+    """The study with another value of its target (None: its own); raises InputError if that is a
+    percentage, and the metric a share."""
     if value is None:
         return study
     target = dataclasses.replace(study.target, value=value)
@@ -161,14 +172,9 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
         InputError: no evaluation has this metric.
     """
     kept = ["condition", "label", "insertion", "factor", "search", "trial"]
-    if len(trials) and (place := archive.place(trials["path"].iloc[0])):
-        points = archive.curves(*place)[[*_PLACE, "step", "fresh_examples", "value"]]
-        if len(points):
-            _check_best(points, trials, *place)
-        points = trials[kept].merge(points, on=_PLACE, sort=False)
-        points.insert(len(points.columns) - 1, "train_seconds", math.nan)
-        return points
     names = ("step", "fresh_examples", "train_seconds", metric)
+    if len(trials) and (file := archive.place(trials["path"].iloc[0])):
+        return _published_curves(trials, *file, kept)
     points, recorded = [], set()
     for row, path in zip(trials.index, trials["path"], strict=True):
         evaluations = trial_records.read(path).validation
@@ -177,45 +183,23 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     if recorded and metric not in recorded:
         raise InputError(f"metric is {metric!r}, which no evaluation has")
     columns = ["row", *names[:-1], "value"]
-    types = dict.fromkeys(columns, float) | dict.fromkeys(columns[1:3], int) | {"row": int}
+    types = dict.fromkeys(columns, float) | dict.fromkeys(columns[:3], int)
     frame = pd.DataFrame(points, columns=columns).astype(types)
     return trials[kept].loc[frame.pop("row")].reset_index(drop=True).join(frame)
 
 
-def _check_best(points: pd.DataFrame, trials: pd.DataFrame, file: pathlib.Path, study: str) -> None:
-    """Checks that published evaluations have the best one of each trial; raises InputError."""
-    best = trials.dropna(subset="best_fresh_examples").astype({"best_fresh_examples": int})
-    best = best[[*_PLACE, "best_fresh_examples", "best_value"]]
-    found = best.merge(
-        points,
-        left_on=[*_PLACE, "best_fresh_examples"],
-        right_on=[*_PLACE, "fresh_examples"],
-        how="left",
-    )
-    # published values may be rounded, and a run that drains its buffer reads nothing
-    same = np.isclose(found["value"], found["best_value"], rtol=1e-6, atol=0)
-    if len(found[same].drop_duplicates(_PLACE)) < len(best):
+def _published_curves(
+    trials: pd.DataFrame, file: pathlib.Path, study: str, kept: list[str]
+) -> pd.DataFrame:
+    own = trials[[*kept, "best_value"]].merge(archive.curves(file, study), on=PLACE, sort=False)
+    # The best value of each trial is among its evaluations, perhaps rounded.
+    best = own[np.isclose(own["value"], own["best_value"], rtol=1e-6, atol=0)]
+    if len(own) and len(best.groupby(PLACE)) < trials["best_value"].notna().sum():
         raise InputError(
             f"{archive.CURVES} beside {file} is of other trials of {study}; restore both"
         )
-
-
-def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> LoadedStudy:
-    """The study judged at another value of its metric, like `read(directories, target=value)`.
-
-    Args:
-        loaded: the study.
-        evaluations: `curves` of all of its trials.
-        value: of the target's metric.
-    """
-    study = at_target(loaded.study, value)
-    named = evaluations.rename(columns={"value": study.target.metric})
-    curves_of = {place: own.to_dict("records") for place, own in named.groupby(_PLACE)}
-    places = loaded.trials[_PLACE].itertuples(index=False, name=None)
-    scores = [_score({}, curves_of.get(place, ()), study.target) for place in places]
-    columns = pd.DataFrame(scores, index=loaded.trials.index)
-    trials = loaded.trials.assign(**columns).astype(loaded.trials.dtypes)
-    return LoadedStudy(study, trials.assign(counted=counted(trials, study)), loaded.set_aside)
+    own = own.assign(train_seconds=math.nan)
+    return own[[*kept, "step", "fresh_examples", "train_seconds", "value"]]
 
 
 def hyperparameters(trials: pd.DataFrame) -> list[str]:
@@ -239,7 +223,10 @@ def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     return ended & (rank <= study.trials) if study.trials else ended
 
 
-def _study(root: pathlib.Path) -> tuple[Study, list[Place], list[SetAside]]:
+# --- Which directories hold the trials
+
+
+def _study(root: pathlib.Path) -> tuple[Study, Places, SetAside]:
     try:
         study = Study.read(root)
     except records.Damaged as error:
@@ -248,18 +235,13 @@ def _study(root: pathlib.Path) -> tuple[Study, list[Place], list[SetAside]]:
             "the directories of single trials instead"
         ) from error
     known = {condition.name for condition in study.conditions}
-    places, others = [], []
-    for place, path in records.trials_on_disk(root):
-        if place.condition in known:
-            places.append((place, path))
-        else:
-            others.append((path, f"its condition is not in {records.STUDY}"))
-    return study, places, others
+    found = list(records.trials_on_disk(root))
+    why = f"its condition is not in {records.STUDY}"
+    others = [(path, why) for place, path in found if place.condition not in known]
+    return study, [own for own in found if own[0].condition in known], others
 
 
-def _runs(
-    roots: Sequence[pathlib.Path], target: float | None
-) -> tuple[Study, list[Place], list[SetAside]]:
+def _runs(roots: Sequence[pathlib.Path], target: float | None) -> tuple[Study, Places, SetAside]:
     snapshots, contents, set_aside = {}, {}, []
     for path in sorted({path.resolve() for root in roots for path in _run_directories(root)}):
         try:
@@ -273,7 +255,7 @@ def _runs(
         else:
             snapshots[path] = config
     if not snapshots:
-        raise InputError(_nothing_in(roots, set_aside))
+        raise _nothing_in(roots, set_aside)
     name = plain(", ".join(root.resolve().name for root in roots), 60)
     return *single_runs.study_of(name, snapshots, target), set_aside
 
@@ -281,9 +263,9 @@ def _runs(
 def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
     if study := next(root.rglob(records.STUDY), None):
         raise InputError(f"{root} contains the study {study.parent}; give that directory alone")
-    configs = [(path, path.relative_to(root).parts) for path in root.rglob(records.CONFIG)]
     ignored = {records.CHECKPOINTS, records.DAMAGED}
-    found = [path.parent for path, parts in configs if not ignored & set(parts)]
+    found = [path.parent for path in root.rglob(records.CONFIG)]
+    found = [path for path in found if not ignored & set(path.relative_to(root).parts)]
     trials = [path for path in found if path != root and (path / records.HPARAMS).exists()]
     if any(not (trial.parents[2] / records.STUDY).exists() for trial in trials):
         raise InputError(
@@ -293,17 +275,18 @@ def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
     return found
 
 
-def _nothing_in(roots: Sequence[pathlib.Path], set_aside: Sequence[SetAside]) -> str:
+def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> InputError:
     where = ", ".join(map(str, roots))
     if set_aside:
-        path, reason = set_aside[0]
-        return (
-            f"no usable trial in {where} ({len(set_aside)} unusable, the first is {path}: {reason})"
-        )
-    return (
+        number, (path, why) = len(set_aside), set_aside[0]
+        return InputError(f"no usable trial in {where} ({number} unusable, first {path}: {why})")
+    return InputError(
         f"no run records in {where}; a study holds {records.STUDY} and CONDITION/SEARCH/TRIAL "
         f"directories, a run holds {records.CONFIG} and {records.METRICS}"
     )
+
+
+# --- Rows
 
 
 def _row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
@@ -311,21 +294,29 @@ def _row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str
     trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
     if trial.metrics and not trial.config:  # which is written first
         raise records.Damaged(f"{records.CONFIG} is missing")
-    config = trial.config.get("config") or {}
+    config, result = trial.config.get("config") or {}, trial.result
     hparams = trial.search.get("hparams") or {}
     if not study.searches:  # trials of two studies differ in more than they drew
         hparams = _optimizer_settings(config) | hparams
-    elif not trial.search and not (trial.config or trial.metrics or trial.result):
+    elif not trial.search and not (trial.config or trial.metrics or result):
         hparams = {axis.field: math.nan for axis in study.space}  # only its lock is taken yet
     if missing := [axis.field for axis in study.space if axis.field not in hparams]:
         raise records.Damaged(f"{records.HPARAMS}: {missing[0]} is missing")
-    trained_with = origins.of_run(trial.config)
+    score = _score(trial.validation, study.target.metric, study.target)
+    if result and records.Target(**result["target"]) == study.target:
+        own = {name: result[name] for name in _AT_TARGET.values()}  # whose clock is later
+        score = score | own if result["status"] == "reached" else dict.fromkeys(score)
+    best, trained_with = result.get("best") or {}, origins.of_run(trial.config)
     return {
         **{name: math.nan if value is None else value for name, value in hparams.items()},
         **dataclasses.asdict(place),
-        "status": trial.result.get("status", UNFINISHED),
-        **_score(trial.result, trial.validation, study.target),
-        **_extent(trial.result),
+        "status": result.get("status", UNFINISHED),
+        **score,
+        "best_value": best.get("value"),
+        "best_fresh_examples": best.get("fresh_examples"),
+        "steps": result.get("step"),
+        "fresh_examples": result.get("fresh_examples"),
+        "train_seconds": result.get("train_seconds"),
         "model_seed": nested(config, "seed.model"),
         "lanes": trial.search.get("lanes") or 1,
         "workers": trial.search.get("workers") or 1,
@@ -339,51 +330,27 @@ def _row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str
 def _optimizer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers and names of the optimizer and its schedule, of a run that is not part of a
     search."""
-    settings: dict[str, Any] = {}
-    for group in ("optimizer", "optimizer.schedule"):
-        for key, value in (nested(config, group) or {}).items():
-            if is_number(value) or isinstance(value, str):
-                settings[f"{group}.{key}"] = value if is_number(value) else plain(value)
-    return settings
-
-
-def _score(result: Mapping, validation: Sequence[Mapping], target: records.Target) -> dict:
-    """Where the target was reached: from the result if the run had this target, else from its
-    curve, whose first record at the target or past it scores."""
-    columns = {
-        "fresh_examples_to_target": "fresh_examples",
-        "steps_to_target": "step",
-        "seconds_to_target": "train_seconds",
-    }
-    score = dict.fromkeys(columns)
-    if result and records.Target(**result["target"]) == target:
-        score = {name: result[name] for name in columns}
-    else:
-        for record in validation:
-            value = record.get(target.metric)
-            if value is not None and target.reached(value):
-                score = {name: record[key] for name, key in columns.items()}
-                break
-    fresh, before = score["fresh_examples_to_target"], {}
-    if fresh is not None:
-        earlier = [record for record in validation if record["fresh_examples"] < fresh]
-        before = earlier[-1] if earlier else {"fresh_examples": 0, "train_seconds": 0.0}
-    return score | {
-        "fresh_examples_before_target": before.get("fresh_examples"),
-        "seconds_before_target": before.get("train_seconds"),
-    }
-
-
-def _extent(result: Mapping[str, Any]) -> dict[str, Any]:
-    """How far the trial went, and its best value; missing without a result."""
-    best = result.get("best") or {}
     return {
-        "best_value": best.get("value"),
-        "best_fresh_examples": best.get("fresh_examples"),
-        "steps": result.get("step"),
-        "fresh_examples": result.get("fresh_examples"),
-        "train_seconds": result.get("train_seconds"),
+        f"{group}.{key}": value if is_number(value) else plain(value)
+        for group in ("optimizer", "optimizer.schedule")
+        for key, value in (nested(config, group) or {}).items()
+        if is_number(value) or isinstance(value, str)
     }
+
+
+def _score(
+    evaluations: Sequence[Mapping[str, Any]], metric: str, target: records.Target
+) -> dict[str, Any]:
+    """The first evaluation whose `metric` is at the target or past it, and the one before."""
+    names = (*_AT_TARGET.values(), "fresh_examples_before_target", "seconds_before_target")
+    for record in evaluations:
+        value = record.get(metric)
+        if value is not None and target.reached(value):
+            earlier = [r for r in evaluations if r["fresh_examples"] < record["fresh_examples"]]
+            before = earlier[-1] if earlier else {"fresh_examples": 0, "train_seconds": 0.0}
+            places = *(record[name] for name in _AT_TARGET), before["fresh_examples"]
+            return dict(zip(names, (*places, before["train_seconds"]), strict=True))
+    return dict.fromkeys(names)
 
 
 def _device(hardware: Mapping[str, Any]) -> str | None:

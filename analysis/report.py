@@ -7,7 +7,7 @@ Every file is written whole or not at all, so a report can be rewritten while so
 
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -21,13 +21,27 @@ from runs.progress import several
 from runs.records import flat
 from runs.study import SECONDS, Study, is_number
 
-_REPORT, _MADE = "report.md", "Made by `python -m analysis` from the records."
-_DPI = 200  # of the PNG files; the PDF of each is for print
-# Without dates in them, the same records give the same files.
+_PAGE, _MADE = "report.md", "Made by `python -m analysis` from the records."
+# The PDF of each figure is for print. Without dates, the same records give the same files.
 FORMATS: Mapping[str, Mapping[str, Any]] = {
-    "png": {"dpi": _DPI},
+    "png": {"dpi": 200},
     "pdf": {"metadata": {"CreationDate": None}},
 }
+_CAPTIONS = {  # by the beginning of a figure's name
+    "best_trial_curves": "The best counted trial of each condition.",
+    "paired_effects": "Trials compared with the baseline's with matched seeds: strokes are pairs, "
+    "triangles pairs in which one side did not reach the target, dots the effect at which the "
+    "signs balance, lines its 95% interval.",
+}
+_BY_SETTING = (
+    "Points are medians over searches, lines the range over searches. Triangles are lower bounds: "
+    "the target was not reached. Open markers: not all searches reached it."
+)
+_BY_CONDITION = (
+    "Large dots are medians over searches, lines the range over searches, small dots single "
+    "searches, and triangles searches that ended without reaching the target; a dotted line is the "
+    "median of the condition's baseline."
+)
 
 
 def write(
@@ -42,23 +56,21 @@ def write(
     Raises:
         InputError: `out` has a file of one of these names that is not a report's.
     """
-    out, study = pathlib.Path(out), loaded.study
-    out.mkdir(parents=True, exist_ok=True)
-    page = out / _REPORT
-    earlier = page.is_file() and _MADE in page.read_text(errors="replace")
-    for name in () if earlier else (_REPORT, "scores.csv", "paired.csv", "trials.csv"):
-        if os.path.lexists(out / name):
-            raise InputError(f"{out / name} exists and is not a report's; give another --out")
-    root = root or out
+    out, study, root = pathlib.Path(out), loaded.study, root or out
     conditions = scores.condition_scores(loaded.trials, study)
     effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
     paths = (os.fsencode(os.path.relpath(path, root)) for path in loaded.trials["path"])
     trials = loaded.trials.assign(path=[path.decode(errors="backslashreplace") for path in paths])
     frames = {"scores.csv": conditions, "paired.csv": effects, "trials.csv": trials}
-    tables_written = {name: frame.to_csv(index=False).encode() for name, frame in frames.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    earlier = (out / _PAGE).is_file() and _MADE in (out / _PAGE).read_text(errors="replace")
+    for name in () if earlier else (_PAGE, *frames):
+        if os.path.lexists(out / name):
+            raise InputError(f"{out / name} exists and is not a report's; give another --out")
     drawn = figures.of_study(loaded)
-    page = _page(loaded, conditions, effects, root, list(drawn))
-    files = {_REPORT: page.encode(), **tables_written}  # the page first, which marks a report
+    page = _page(loaded, conditions, effects, root, *drawn)
+    files = {_PAGE: page.encode()}  # the page first, which marks a report
+    files |= {name: frame.to_csv(index=False).encode() for name, frame in frames.items()}
     for name, figure in drawn.items():
         for suffix, options in FORMATS.items():
             files[f"{name}.{suffix}"] = style.rendered(figure, suffix, **options)
@@ -73,24 +85,24 @@ def _page(
     conditions: pd.DataFrame,
     effects: pd.DataFrame,
     root: str | os.PathLike,
-    drawn: Sequence[str],
+    result: str,
+    *others: str,
 ) -> str:
-    """The page; the figures `drawn` are expected next to it."""
+    """The page; the figures `result` and `others` are expected next to it."""
     study = loaded.study
-    notes = caveats.find(loaded, root) or ["None found in the records."]
     parts = [
         f"# {tables.escaped(tables.title(study))}",
         _summary(effects, study),
         tables.markdown(tables.conditions(conditions, study)),
         _score_definition(study),
-        _figure(drawn[0]),
+        _figure(result),
         "## Caveats",
-        _list(notes),
+        _list(caveats.find(loaded, root) or ["None found in the records."]),
         "## Trials",
         tables.markdown(tables.trials(conditions, study)),
         "Censored trials count but did not reach the target; diverged trials do not count.",
         *_matched_seeds(effects, study),
-        *map(_figure, drawn[1:]),
+        *map(_figure, others),
         "## How these numbers were made",
         _list(f"{name}: {value}" for name, value in _origin(study).items()),
         "`python -m analysis` also writes `trials.csv`, with every trial, and `scores.csv` and "
@@ -104,29 +116,25 @@ def _summary(effects: pd.DataFrame, study: Study) -> str:
     if effects.empty:
         return _MADE
     found = effects["verdict"].value_counts()
-    counts = ", ".join(
-        f"{verdict} in {found.get(verdict, 0)}"
-        for verdict in (*uncertainty.verdicts(study), "undecided")
-    )
+    said = (*uncertainty.verdicts(study), "undecided")
+    counts = ", ".join(f"{verdict} in {found.get(verdict, 0)}" for verdict in said)
     compared = several(len(effects), "condition")
     return f"With matched seeds, {compared} against the baseline: {counts}. {_MADE}"
 
 
 def _score_definition(study: Study) -> str:
     """What the numbers in the table of conditions are."""
-    if study.scores_values:
-        score, effect = "the best value of its counted trials", "difference"
-    else:
+    score, effect = "the best value of its counted trials", "difference"
+    if not study.scores_values:
         cost = "seconds" if study.score == SECONDS else "fresh examples"
         score = f"the fewest {cost} of its counted trials to the target (> is a lower bound)"
         effect = "ratio"
     return (
         f"A search's score is {score}. The {effect} is to the baseline's search with the same "
-        "number and batch size. **Without retuning**, both have the hyperparameters and seeds of "
-        "the baseline's best trial, which favors the baseline. Numbers are medians over searches, "
-        "brackets their range; over five or more, it covers the median effect with probability "
-        "1 - 2^(1 - n). **Resolution** is the distance between evaluations, as a share of the "
-        "score. docs/statistics.md of the repository defines every number."
+        "number and batch size. Numbers are medians over searches, brackets their range; over five "
+        "or more, it covers the median effect with probability 1 - 2^(1 - n). **Resolution** is "
+        "the distance between evaluations, as a share of the score. docs/statistics.md of the "
+        "repository defines every number."
     )
 
 
@@ -145,41 +153,15 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
         "end of it. **p** tests for no effect, **p (Holm)** is adjusted for the conditions of this "
         f"page, and the **verdict** is at 5% of it. **{below}/{above}** counts pairs on each side, "
         "and then searches by most of their pairs: pairs of one search share their data seed, so "
-        "their signs may depend on one another.",
+        "their signs may depend on one another. A diverged trial forms no pair, which favors a "
+        "condition that diverges more often.",
     ]
 
 
-_ROWS = (
-    "Large dots are medians over searches, lines the range over searches, small dots single "
-    "searches, and triangles searches that ended without reaching the target; a dotted line is the "
-    "median of the condition's baseline."
-)
-_POINTS = (
-    "Points are medians over searches, lines the range over searches. Triangles are lower bounds: "
-    "the target was not reached. Open markers: not all searches reached it."
-)
-_CAPTIONS = {
-    "best_trial_curves": "The best counted trial of each condition.",
-    "score_by_trials": "The score of a search by its number of trials, resampled from the counted "
-    "trials: the median, and a band with the middle 90% of such searches, which is not a "
-    "confidence interval. The baseline is gray.",
-    "trials_by_hyperparameter": "Every trial by each hyperparameter. Steps join the best trial of "
-    "each sixth of an axis; rings mark the best trial of each search, crosses trials without a "
-    "score. A yellow end of an axis holds the best trial of a search.",
-    "paired_effects": "Trials compared with the baseline's with matched seeds: strokes are pairs, "
-    "triangles pairs in which one side did not reach the target, dots the effect at which the "
-    "signs balance, lines its 95% interval.",
-}
-
-
 def _figure(name: str) -> str:
-    others = _POINTS if "_by_" in name else _ROWS
-    caption = next((text for start, text in _CAPTIONS.items() if name.startswith(start)), others)
+    result = _BY_SETTING if "_by_" in name else _BY_CONDITION
+    caption = next((text for start, text in _CAPTIONS.items() if name.startswith(start)), result)
     return f"![{name.replace('_', ' ')}]({name}.png)\n\n*{caption}*"
-
-
-_FIELDS = ("workload", "dataset", "trials", "max_trials", "searches", "seeds", "hardware")
-_FIELDS += ("commit", "packages")
 
 
 def _origin(study: Study) -> dict[str, str]:
@@ -191,7 +173,8 @@ def _origin(study: Study) -> dict[str, str]:
         facts["trained for"] = tables.target_text(study.planned_target)
     if study.budgets:
         facts["budget"] = f"{study.budgets} fresh examples per trial"
-    for name in _FIELDS:
+    names = ("workload", "dataset", "trials", "max_trials", "searches", "seeds", *records.ORIGIN)
+    for name in names:
         value = study.record.get(name)
         values = flat(value).items() if isinstance(value, Mapping) else [("", value)]
         texts = (f"{key} {x}".strip() for key, x in values if x or is_number(x))

@@ -1,5 +1,6 @@
 """Single runs as a study: equal settings are one condition, an equal data order one search."""
 
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Mapping
@@ -39,19 +40,17 @@ def study_of(
         InputError: the runs have different targets or data sets, so one score cannot compare them.
     """
     configs = {path: snapshot["config"] for path, snapshot in snapshots.items()}
-    differing, conditions = _differing(configs), {}
-    for path, config in configs.items():
-        conditions[path] = _condition(config, differing)
-    searches: dict[Any, int] = {}
-    trials: dict[tuple[str, int], int] = {}
+    goal = _target(list(configs.values()), target)
+    _check_data(snapshots)
+    differing = _differing(list(configs.values()))
+    conditions = {path: _condition(config, differing) for path, config in configs.items()}
+    seeds = list(dict.fromkeys(nested(config, "seed.data") for config in configs.values()))
+    trials: collections.Counter[tuple[str, int]] = collections.Counter()
     places = []
     for path, config in configs.items():
-        search = searches.setdefault(nested(config, "seed.data"), len(searches))
-        key = (conditions[path].name, search)
-        trials[key] = trials.get(key, -1) + 1
-        places.append((records.TrialPath(*key, trials[key]), path))
-    goal = _target(configs, target)
-    _check_data(snapshots)
+        search = conditions[path].name, seeds.index(nested(config, "seed.data"))
+        places.append((records.TrialPath(*search, trials[search]), path))
+        trials[search] += 1
     first = next(iter(snapshots.values()))
     budgets = {nested(config, "budget.fresh_examples") for config in configs.values()}
     origin = {"target": dataclasses.asdict(goal), "workload": first["config"].get("workload")}
@@ -65,11 +64,11 @@ def study_of(
     return study, places
 
 
-def _differing(configs: Mapping[pathlib.Path, Mapping[str, Any]]) -> list[str]:
+def _differing(configs: list[Mapping[str, Any]]) -> list[str]:
     """The fields, sorted, that make different conditions. A field that a record lacks is newer than
     that record, and does not differ."""
     values: dict[str, set[str]] = {}  # as text
-    for config in configs.values():
+    for config in configs:
         for name, value in flat(config).items():
             if not name.startswith(_SAME_CONDITION):
                 values.setdefault(name, set()).add(repr(value))
@@ -90,19 +89,14 @@ def _condition(config: Mapping[str, Any], differing: list[str]) -> Condition:
     return dataclasses.replace(condition, name=label, label=plain(label, 200))
 
 
-def _target(
-    configs: Mapping[pathlib.Path, Mapping[str, Any]], value: float | None
-) -> records.Target:
+def _target(configs: list[Mapping[str, Any]], value: float | None) -> records.Target:
     """The easiest target of the runs."""
-    targets = list(dict.fromkeys(records.Target(**c["target"]) for c in configs.values()))
-    metrics = {(target.metric, target.mode) for target in targets}
-    if len(metrics) > 1 or (len(targets) > 1 and value is None):
+    targets = list(dict.fromkeys(records.Target(**config["target"]) for config in configs))
+    one_metric = len({(target.metric, target.mode) for target in targets}) == 1
+    if not one_metric or (len(targets) > 1 and value is None):
         listed = "; ".join(f"{t.metric} {t.mode} {t.value:g}" for t in targets)
-        advice = (
-            "analyze runs of one metric at a time"
-            if len(metrics) > 1
-            else "give --target=X to judge all of them at one value"
-        )
+        advice = "give --target=X to judge all of them at one value"
+        advice = advice if one_metric else "analyze runs of one metric at a time"
         raise InputError(f"these runs have different targets ({listed}); {advice}")
     return min(targets, key=lambda t: t.value if t.mode == "above" else -t.value)
 

@@ -72,7 +72,7 @@ def test_five_minutes(first):
 def test_the_figures_of_a_study(first):
     study = str(first[0] / "study")  # the same one each time
     cells = execute(NAMES[1], f"RECORDS, EASIER = {study!r}, 0.9")
-    assert len(pictures(cells)) == 10
+    assert len(pictures(cells)) == 8
     assert "before augmentation, e = 4" in printed(cells)
 
 

@@ -10,7 +10,6 @@ from analysis import load, scores, uncertainty
 from analysis.figures.conditions import by_condition, paired_effects
 from analysis.figures.curves import AGAINST, best_trial_curves
 from analysis.figures.settings import by_setting, varied_setting
-from analysis.figures.trials import score_by_trials, trials_by_hyperparameter
 from analysis.load import LoadedStudy
 from runs.study import SECONDS
 
@@ -26,9 +25,6 @@ def of_study(loaded: LoadedStudy) -> dict[str, Figure]:
             continue  # these seconds depend on other trials
         name = "best_trial_curves" + ("" if against == "fresh_examples" else f"_by_{against}")
         drawn[name] = best_trial_curves(curves, study, against)
-    drawn["score_by_trials"] = score_by_trials(uncertainty.score_by_trials(trials, study), study)
-    if study.space:
-        drawn["trials_by_hyperparameter"] = trials_by_hyperparameter(trials, study)
     pairs = uncertainty.pairs(trials, study)
     effects = uncertainty.paired_effects(pairs, study)
     if effects["p"].notna().any():  # enough pairs for an interval

@@ -55,7 +55,7 @@ def by_condition(
     measure = measure or study.score
     figure, axes = _rows(scores["label"])
     low, high = f"{measure}_low", f"{measure}_high"
-    known = scores.loc[scores[low] == scores[high]].set_index("condition")[low]
+    known = scores[scores[low] == scores[high]].set_index("condition")[low]
     ideal_label = "ideal: baseline / e"
     for row, condition in enumerate(scores.to_dict("records")):
         name, baseline = condition["condition"], condition["baseline"]
@@ -69,12 +69,11 @@ def by_condition(
             axes.plot(ends, [row, row], color=color, lw=1.2, marker="|", ms=11, mew=1.2)
         if name in known:
             axes.plot(known[name], row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
-        censored = own[high] == math.inf
-        axes.plot(own[low][~censored], [row] * int((~censored).sum()), "o", ms=3.2, color=color)
-        axes.plot(own[low][censored], [row] * int(censored.sum()), ">", ms=4.5, color=color)
-        ideal = condition["ideal_fresh_examples"]
-        echoes = condition["factor"] > 1 and name != baseline
-        if measure == "fresh_examples" and echoes and ideal < math.inf:
+        censored = np.isinf(own[high])
+        for marker, size, x in (("o", 3.2, own[low][~censored]), (">", 4.5, own[low][censored])):
+            axes.plot(x, [row] * len(x), marker, ms=size, color=color)
+        ideal, echoes = condition["ideal_fresh_examples"], condition["factor"] > 1
+        if measure == "fresh_examples" and echoes and name != baseline and ideal < math.inf:
             _stroke(axes, row, ideal, 0.28, color="black", lw=1.2, label=ideal_label)
             ideal_label = None  # one legend entry
     if measure == BEST_VALUE:
@@ -141,28 +140,22 @@ def _rows(labels: Sequence[str]) -> tuple[Figure, Axes]:
 
 def _annotate(axes: Axes, row: int, text: str) -> None:
     """Text to the right of the axes; constrained layout makes room for it."""
-    axes.annotate(
-        text,
-        (1, row),
-        (8, 0),
-        xycoords=axes.get_yaxis_transform(),
-        textcoords="offset points",
-        va="center",
-    )
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+    axes.annotate(text, (1, row), (8, 0), va="center", **place)
 
 
 def _stroke(axes: Axes, row: int, x: float, half: float, **style: Any) -> None:
     axes.plot([x, x], [row - half, row + half], **style)
 
 
-def _score_and_effect(condition: Mapping, measure: str) -> str:
+def _score_and_effect(condition: Mapping[str, Any], measure: str) -> str:
     """The median, its effect, and how many searches reached the target."""
     if not condition[f"{measure}_count"]:
         return "no trial has ended yet"
-    lines = [score_text(condition[f"{measure}_low"], condition[f"{measure}_high"], measure)]
-    compared = condition[f"{EFFECTS[measure]}_count"] > 0
-    if compared and condition["baseline"] not in (condition["condition"], None):
-        lines.append(effect_text(condition, EFFECTS[measure]))
+    lines = [score_text(condition, measure)]
+    effect, baseline = EFFECTS[measure], condition["baseline"]
+    if condition[f"{effect}_count"] and baseline not in (condition["condition"], None):
+        lines.append(effect_text(condition, effect))
     if measure != BEST_VALUE and condition["searches_reached"] < condition["searches"]:
         searches = several(condition["searches"], "search")
         lines.append(f"reached in {condition['searches_reached']} of {searches}")
@@ -179,11 +172,11 @@ def _strokes(axes: Axes, row: int, own: pd.DataFrame, color: Any, study: Study) 
         # One side reached the target at its first evaluation: the condition, or the baseline.
         middle = middle.where(low > 0, high).where(np.isfinite(high), low)
     both = own["reached"] & own["baseline_reached"]
-    open_above, open_below = ~own["reached"] & (low > 0), ~own["baseline_reached"] & own["reached"]
+    only = own["reached"] ^ own["baseline_reached"]
     for marker, size, x in (
         ("|", 6, middle[both]),
-        (">", 3, low[open_above]),
-        ("<", 3, high[open_below]),
+        (">", 3, low[only & own["baseline_reached"]]),
+        ("<", 3, high[only & own["reached"]]),
     ):
         x = x[np.isfinite(x) & (study.scores_values | (x > 0))]
         axes.plot(x, [row + 0.2] * len(x), marker, ms=size, color=color)

@@ -1,6 +1,5 @@
 """The validation curve of each condition's best trial."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -16,7 +15,7 @@ from analysis.figures.style import (
     styled,
 )
 from analysis.tables import COSTS, format_of, unbroken, value_text
-from runs.study import Study
+from runs.study import BEST_VALUE, Study
 
 # By column of the curves, the measure (of `scores.MEASURES`).
 AGAINST = {"fresh_examples": "fresh_examples", "step": "steps", "train_seconds": "seconds"}
@@ -36,47 +35,35 @@ def best_trial_curves(
         study: defines the target, which is drawn as a line.
         against: one of AGAINST.
     """
-    curves = curves.dropna(subset="value")
-    lines = [line for _, line in curves.groupby("condition", sort=False)]
-    lines = [
-        _best_so_far(line, study) if study.scores_values else _to_target(line, study)
-        for line in lines
-    ]
-    measure = AGAINST[against]
+    target, measure = study.target, AGAINST[against]
+    groups = curves.dropna(subset="value").groupby("condition", sort=False)
+    lines = [line for _, line in groups]
     figure = Figure(figsize=(WIDTH, 3.0 + 0.12 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
     styles = line_styles([line["insertion"].iloc[0] for line in lines])
+    any_reached = False
     for line, style in zip(lines, styles, strict=True):
-        x, y = line[against], line["value"]
         label = in_legend(unbroken(line["label"].iloc[0]))
         if study.scores_values:
-            label += f": {value_text(y.iloc[-1])}"
-        elif study.target.reached(y.iloc[-1]):
-            label += f": {format_of(measure)(x.iloc[-1])}"
+            best = line["value"].cummax() if target.mode == "above" else line["value"].cummin()
+            line = line.assign(value=best)
+            label += f": {value_text(best.iloc[-1])}"
+        elif (reached := target.reached(line["value"])).any():
+            line = line.loc[: reached.idxmax()]
+            label += f": {format_of(measure)(line[against].iloc[-1])}"
+            any_reached = True
+        x, y = line[against], line["value"]
         axes.plot(x, y, lw=1.3, label=label, **style)
-        end = {"color": style["color"], "zorder": 4, "clip_on": False}
-        axes.plot(x.iloc[-1], y.iloc[-1], "o", ms=4, **end)
+        axes.plot(x.iloc[-1], y.iloc[-1], "o", ms=4, color=style["color"], zorder=4, clip_on=False)
     if not study.scores_values:
-        target = study.target.value
-        axes.axhline(target, color=QUIET, lw=0.8, ls=DOTTED, zorder=0, label=f"target {target:g}")
+        text = f"target {target.value:g}"
+        axes.axhline(target.value, color=QUIET, lw=0.8, ls=DOTTED, zorder=0, label=text)
     axes.set_xlabel(COSTS[measure])
     format_ticks(axes.xaxis, measure)
-    format_ticks(axes.yaxis, "best_value")
-    reached = any(study.target.reached(line["value"].iloc[-1]) for line in lines)
-    say_if_nothing_reached(figure, reached, study)
+    format_ticks(axes.yaxis, BEST_VALUE)
+    say_if_nothing_reached(figure, any_reached, study)
     so_far = ", best so far" if study.scores_values else ""
-    axes.set_ylabel(f"validation {study.target.metric}{so_far}")
+    axes.set_ylabel(f"validation {target.metric}{so_far}")
     axes.set_xlim(left=0)
     legend_below(figure, axes)
     return figure
-
-
-def _to_target(line: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """A curve up to the first record at the target or past it."""
-    reached = np.flatnonzero([study.target.reached(value) for value in line["value"]])
-    return line.iloc[: reached[0] + 1] if len(reached) else line
-
-
-def _best_so_far(line: pd.DataFrame, study: Study) -> pd.DataFrame:
-    values = line["value"]
-    return line.assign(value=values.cummax() if study.target.mode == "above" else values.cummin())

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,21 +22,15 @@ from analysis.figures.style import (
     styled,
 )
 from analysis.tables import measure_label
-from runs.study import INSERTIONS, Condition, Study, echo_label, setting_label
+from runs.study import BEST_VALUE, INSERTIONS, Condition, Study, echo_label, setting_label
 
-_LABELS = {
-    "factor": "echo factor e",
-    "batch_size": "batch size (examples)",
-    "buffer_examples": "shuffle buffer (examples)",
+# By setting, its label, and the fewest points of a line.
+_SETTINGS = {
+    "factor": ("echo factor e", 3),
+    "batch_size": ("batch size (examples)", 2),
+    "buffer_examples": ("shuffle buffer (examples)", 2),
 }
-# By setting, the others that distinguish the lines of a plot against it, and the fewest points of a
-# line. The baseline (e = 1) is the first point of a factor.
-_SPLIT = {
-    "factor": (("batch_size",), 3),
-    "batch_size": (("factor",), 2),
-    "buffer_examples": (("factor", "batch_size"), 2),
-}
-_SHIFT = 0.04  # between the markers of two lines at one value, in octaves
+_SHIFT = 0.05  # between the markers of two lines, as a share of the distance between values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,58 +54,38 @@ class VariedSetting:
 def varied_setting(study: Study) -> VariedSetting | None:
     """The first setting by which all conditions of the study, but for one baseline, form lines of
     distinct values; None for any other study, which is a list of conditions."""
-    for name in _SPLIT:
-        lines = _lines(study, name)
-        values = [[getattr(c, name) for c in line] for line in lines]
-        left_out = {c.name for c in study.conditions} - {c.name for line in lines for c in line}
-        if (
-            lines
-            and all(None not in own and len(set(own)) == len(own) for own in values)
-            and min(map(len, lines)) >= _SPLIT[name][1]
-            and len(left_out) <= 1
-        ):
-            ordered = [sorted(line, key=lambda c: getattr(c, name)) for line in lines]
-            labels = (_label(line[-1], lines, name) for line in ordered)
-            labeled = dict(zip(labels, ordered, strict=True))
+    for name, (_, fewest) in _SETTINGS.items():
+        lines: dict[tuple[str, ...], list[Condition]] = {}
+        for condition in study.conditions:
+            # e = 1 belongs to every line against the factor, and has no buffer.
+            if condition.insertion != "none" or name == "batch_size":
+                lines.setdefault(_parts(condition, name), []).append(condition)
+        if name == "factor":
+            for line in lines.values():
+                line += [c for c in study.conditions if c.name == study.baseline_of(line[0])]
+        values = [[getattr(c, name) for c in line] for line in lines.values()]
+        left_out = {c.name for c in study.conditions} - {c.name for o in lines.values() for c in o}
+        distinct = all(None not in own and len(set(own)) == len(own) for own in values)
+        if lines and distinct and min(map(len, values)) >= fewest and len(left_out) <= 1:
+            common = set.intersection(*map(set, lines))
+            labeled = {
+                ", ".join([parts[0], *(part for part in parts[1:] if part not in common)]): sorted(
+                    line, key=lambda condition: getattr(condition, name)
+                )
+                for parts, line in lines.items()
+            }
             return VariedSetting(name, labeled, next(iter(left_out), None))
     return None
 
 
-def _lines(study: Study, name: str) -> list[list[Condition]]:
-    """Conditions that agree in insertion, policy, other overrides, and what splits them."""
-    lines: dict[tuple, list[Condition]] = {}
-    for condition in study.conditions:
-        if condition.insertion == "none" and name != "batch_size":
-            continue  # e = 1 belongs to every line, and has no buffer
-        key = (condition.insertion, condition.policy, condition.other_overrides)
-        key += tuple(getattr(condition, setting) for setting in _SPLIT[name][0])
-        lines.setdefault(key, []).append(condition)
+def _parts(condition: Condition, name: str) -> tuple[str, ...]:
+    """What a condition's line has in common when `name` varies, as a label says it."""
+    parts = [echo_label(condition.insertion, condition.factor, condition.policy)]
     if name == "factor":
-        for line in lines.values():
-            if all(condition.factor != 1 for condition in line):
-                baseline = study.baseline_of(line[0])
-                line[:0] = (c for c in study.conditions if c.name == baseline)
-    return list(lines.values())
-
-
-def _label(condition: Condition, lines: Sequence[Sequence[Condition]], name: str) -> str:
-    """The insertion point, with the settings that distinguish this line from the others."""
-    others = [line[-1] for line in lines]
-    if name == "factor":
-        mixed = len({other.policy for other in others}) > 1
-        parts = [INSERTIONS[condition.insertion]] + ["auto"] * (
-            mixed and condition.policy == "auto"
-        )
-    else:
-        parts = [echo_label(condition.insertion, condition.factor, condition.policy)]
-    if name != "batch_size" and len({other.batch_size for other in others}) > 1:
-        parts.append(f"batch {condition.batch_size:,}")
-    parts += [
-        setting_label(*setting)
-        for setting in condition.other_overrides
-        if any(setting not in other.other_overrides for other in others)
-    ]
-    return ", ".join(parts)
+        parts = [INSERTIONS[condition.insertion], *["auto"] * (condition.policy == "auto")]
+    if name != "batch_size":
+        parts.append(setting_label("batch_size", condition.batch_size))
+    return *parts, *(setting_label(*setting) for setting in condition.other_overrides)
 
 
 @styled
@@ -121,35 +94,40 @@ def by_setting(
 ) -> Figure:
     """Each line's median over searches, with a stroke for the range over searches at each point.
 
-    Against the factor, dotted lines show the ideal, the baseline's median / e (for seconds that
-    bound holds while e is at most R). An open marker means that some searches did not reach the
-    target, a triangle that the median is a lower bound.
+    Dotted lines show the reference and, of fresh examples against the factor, the ideal, the
+    baseline's median / e. An open marker means that some searches did not reach the target; a
+    triangle is a lower bound of the median.
 
     Args:
-        scores: `scores.condition_scores`.
+        scores: `scores.condition_scores`, one row per condition.
         setting: `varied_setting` of the study.
         study: defines the target.
-        measure: fresh_examples, steps, seconds, or best_value.
+        measure: one of `scores.MEASURES`.
     """
     table = scores.set_index("condition")
-    figure = Figure(figsize=(WIDTH, 3.2 + 0.12 * len(setting.lines)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.4 + 0.12 * len(setting.lines)), layout="constrained")
     axes = figure.add_subplot()
-    positions = _scale_x(axes, setting)
+    values = sorted({setting.value(c) for line in setting.lines.values() for c in line})
+    axes.set_xticks(range(len(values)), [f"{v:,g}" if v else "none" for v in values])
     styles = line_styles([line[-1].insertion for line in setting.lines.values()])
-    for rank, (label, line) in enumerate(setting.lines.items()):
-        shift = (rank - (len(styles) - 1) / 2) * _SHIFT
-        x = [positions[setting.value(condition)] + shift for condition in line]
-        rows = table.loc[[condition.name for condition in line]].assign(x=x)
-        _draw_line(axes, label, rows, measure, styles[rank])
-    if setting.name == "factor" and measure in ("fresh_examples", "seconds"):
-        _draw_ideals(axes, table, measure, positions)
+    ideal = "ideal: baseline / e"
+    for place, (label, line) in enumerate(setting.lines.items()):
+        rows = table.loc[[condition.name for condition in line]]
+        middle = np.array([values.index(setting.value(condition)) for condition in line], float)
+        if setting.name == "factor" and measure == "fresh_examples":
+            level = table.loc[line[0].name, f"{measure}_low"] / rows["factor"]
+            if rows[f"{measure}_low"].iloc[0] == rows[f"{measure}_high"].iloc[0]:
+                axes.plot(middle, level, color=QUIET, lw=0.9, ls=DOTTED, zorder=0, label=ideal)
+                ideal = None  # one legend entry
+        shift = _SHIFT * (place - (len(setting.lines) - 1) / 2)
+        _draw_line(axes, label, rows.assign(x=middle + shift), measure, styles[place])
     if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
-        level, label = (table.at[setting.reference, c] for c in (f"{measure}_low", "label"))
+        level, label = table.loc[setting.reference, [f"{measure}_low", "label"]]
         label = in_legend(label)
         axes.axhline(level, color=COLORS["none"], lw=1.0, ls=DOTTED, zorder=0, label=label)
-    if measure != "best_value":
+    if measure != BEST_VALUE:
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
-    axes.set_xlabel(_LABELS[setting.name])
+    axes.set_xlabel(_SETTINGS[setting.name][0])
     axes.set_ylabel(textwrap.fill(measure_label(measure, study), 36))
     format_ticks(axes.yaxis, measure)
     say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
@@ -157,43 +135,17 @@ def by_setting(
     return figure
 
 
-def _scale_x(axes: Axes, setting: VariedSetting) -> dict[float, float]:
-    """Sets up the x axis; returns the position of each value: its logarithm to base 2, and for 0,
-    which has none, one step left of the smallest."""
-    values = sorted({setting.value(c) for line in setting.lines.values() for c in line})
-    positions = {value: math.log2(value) for value in values if value > 0}
-    if 0 in values:
-        positions[0] = min(positions.values(), default=1.0) - 1
-    axes.set_xticks([positions[v] for v in values], [f"{v:,g}" if v else "none" for v in values])
-    low, high = min(positions.values()), max(positions.values())
-    axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    return positions
-
-
 def _draw_line(axes: Axes, label: str, rows: pd.DataFrame, measure: str, style: dict) -> None:
-    """One line through the medians; an open marker and a triangle as `by_setting` says."""
+    """One line through the medians, and its markers and strokes."""
     rows = rows.loc[np.isfinite(rows[f"{measure}_low"])]
-    label_if_drawn = label if len(rows) else None
-    axes.plot(rows["x"], rows[f"{measure}_low"], lw=1.3, label=label_if_drawn, **style)
+    axes.plot(
+        rows["x"], rows[f"{measure}_low"], lw=1.3, label=label if len(rows) else None, **style
+    )
     color = style["color"]
     for row in rows.to_dict("records"):
         ends = [row[f"{measure}_min"], row[f"{measure}_max_low"]]
         axes.plot([row["x"]] * 2, ends, color=color, lw=1.0, marker="_", ms=5)
-        all_reached = measure == "best_value" or row["searches_reached"] == row["searches"]
+        all_reached = measure == BEST_VALUE or row["searches_reached"] == row["searches"]
         median, known = row[f"{measure}_low"], row[f"{measure}_low"] == row[f"{measure}_high"]
         face = color if all_reached else "white"
         axes.plot(row["x"], median, "o" if known else "^", ms=4.5, mec=color, mfc=face, zorder=3)
-
-
-def _draw_ideals(
-    axes: Axes, table: pd.DataFrame, measure: str, positions: dict[float, float]
-) -> None:
-    """The baseline's median / e, one line per baseline."""
-    factors = np.geomspace(1, max(positions), 200)
-    label = "ideal: baseline / e"
-    for baseline in dict.fromkeys(table["baseline"].dropna()):
-        level = table.at[baseline, f"{measure}_low"]
-        if math.isfinite(table.at[baseline, f"{measure}_high"]):
-            line = level / factors
-            axes.plot(np.log2(factors), line, color=QUIET, lw=0.9, ls=DOTTED, label=label)
-            label = None  # one legend entry

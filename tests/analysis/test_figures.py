@@ -16,7 +16,6 @@ from tests.helpers.written_studies import (
     SMALL,
     TARGET,
     analyzed,
-    change,
     setting,
     write_study,
 )
@@ -170,14 +169,3 @@ def test_texts_are_large_enough_for_print(small):
     for figure in (drawn_scores(small), drawn_curves(small)):
         assert figure.get_size_inches()[0] == 6.5
         assert min(text.get_fontsize() for text in texts(figure)) >= 8
-
-
-def test_a_choice_is_drawn_with_its_values(tmp_path):
-    axis = {"field": "optimizer.name", "scale": "choice", "values": ["sgd", "adamw"]}
-    root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=[axis])
-    for number, path in enumerate(sorted(root.glob("*/*/*/hparams.json"))):
-        change(path, hparams={"optimizer.name": axis["values"][number % 2]})
-    loaded = load.read(root)
-    assert loaded.study.space[0].to_record() == axis
-    figure = figures.of_study(loaded)["trials_by_hyperparameter"]
-    assert {"sgd", "adamw"} <= strings(figure)

@@ -110,14 +110,9 @@ def test_a_trial_that_diverged_after_an_easier_target_counts_there(tmp_path):
     planned, searches, _ = analyzed(root)
     assert planned.trials["counted"].tolist()[:3] == [False, True, True]
     assert searches["diverged"].tolist() == [1, 0]
-    (lost,) = (note for note in caveats.find(planned) if "forms no pair" in note)
-    assert lost.endswith("before augmentation, e = 2 (0, its baseline 1).")
     easy, searches, _ = analyzed(root, 0.85)
     assert easy.trials["counted"].tolist()[:3] == [True, True, False]  # two trials are planned
     assert (searches["fresh_examples_low"][0], searches["diverged"][0]) == (200, 0)
-    assert "forms no pair" not in " ".join(caveats.find(easy))
-    judged = load.judged_at(planned, load.curves(planned.trials, "accuracy"), 0.85)
-    pd.testing.assert_frame_equal(judged.trials, easy.trials)
     # A best value is of the whole budget, which that run did not survive.
     values = write_study(tmp_path / "v", [BASELINE, BEFORE], trials, score="best_value")
     assert load.read(values, 0.85).trials["counted"].tolist()[:3] == [False, True, True]
@@ -389,7 +384,7 @@ def test_trials_of_two_studies_form_no_pairs_with_other_optimizers(tmp_path):
         assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number
 
 
-# --- Seconds, effects without retuning, and caveats
+# --- Seconds and caveats
 
 
 @pytest.mark.parametrize("sharing", [{"lanes": 8}, {"workers": 2}])
@@ -415,45 +410,6 @@ def test_seconds_are_not_compared_with_those_of_a_baseline_that_shared(small):
         table = analyzed(small)[2]
         assert table["ratio_count"].tolist() == [2, 2]
         assert table["seconds_ratio_count"].tolist() == counts
-
-
-def test_effect_without_retuning_keeps_the_hyperparameters_of_the_best_baseline(tmp_path):
-    values = {
-        ("baseline", 0, 0): [0.1] * 5 + [0.9],  # 600: the best
-        ("baseline", 0, 1): [0.1] * 7 + [0.9],
-        ("before_e2", 0, 0): [0.1] * 4 + [0.9],  # 500 at the baseline's best point
-        ("before_e2", 0, 1): [0.9],  # 100 if tuned
-        ("baseline", 1, 0): [0.1] * 9 + [0.9],
-        ("baseline", 1, 1): [0.1] * 3 + [0.9],  # 400: the best
-        ("before_e2", 1, 0): [0.1] * 3 + [0.9],
-        ("before_e2", 1, 1): ([0.1], "diverged"),  # more than the budget of 1,000
-    }
-    table = analyzed(write_study(tmp_path / "s", [BASELINE, BEFORE], values))[2]
-    base, before = table.to_dict("records")
-    assert tables.effect_text(base, scores.UNTUNED) == "1.00"
-    assert (before["untuned_min"], before["untuned_max_low"]) == (500 / 600, 1000 / 400)
-    assert (before["untuned_low"], before["untuned_high"]) == ((500 / 600 + 2.5) / 2, INF)
-    assert tables.effect_text(before, "ratio") == "0.58 [0.17, 1.00]"
-    assert tables.effect_text(before, scores.UNTUNED) == "≥1.67 [0.83, >2.50]"
-
-
-@pytest.mark.parametrize(
-    ("baseline", "condition", "target", "effects"),
-    [
-        ([0.1] * 3 + [0.97], [0.1, 0.92], 0.95, (1, 200 / 400, INF)),  # it stopped at 0.9
-        ([0.97], ([0.1], "failed"), 0.95, (0,)),  # which says nothing of its setting
-        ([0.1, 0.7, 0.9], ([0.7, 0.8], "failed"), 0.7, (1, 0.5, 0.5)),  # after that target
-        ([0.1, 0.7, 0.9], ([0.7, 0.8], "failed"), 0.85, (0,)),
-    ],
-)
-def test_effect_without_retuning_is_bounded_by_what_its_trial_had_used(
-    tmp_path, baseline, condition, target, effects
-):
-    values = {("baseline", 0, 0): baseline, ("before_e2", 0, 0): condition}
-    root = write_study(tmp_path / "s", [BASELINE, BEFORE], values)
-    before = analyzed(root, target)[2].to_dict("records")[1]
-    names = ["untuned_count", "untuned_low", "untuned_high"]
-    assert tuple(before[name] for name in names)[: len(effects)] == effects
 
 
 def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
@@ -491,7 +447,7 @@ RESUMED = {"step": 40, "commit": "bbb", "packages": {}, "hardware": CPU, "fields
         ([{"resumed": [RESUMED | {"commit": "aaa"}]}], None),
         ([{"resumed": [RESUMED | {"commit": "aaa"}, RESUMED | {"step": 60}]}], "aaa, bbb"),
         ([{"resumed": [RESUMED | {"step": 0}]}], None),  # before its first checkpoint
-        ([{}, {"hardware": CPU | {"cpu": "EPYC"}}], "2 cores of Xeon), 1 x cpu (2 cores of EPYC"),
+        ([{}, {"hardware": CPU | {"cpu": "EPYC"}}], "2 cores of EPYC), 1 x cpu (2 cores of Xeon"),
     ],
 )
 def test_mixed_commits_and_machines_are_caveats(tmp_path, trials, said):

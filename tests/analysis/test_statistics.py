@@ -92,8 +92,8 @@ def test_ratio_of_two_censored_scores_is_undetermined(tmp_path):
 @pytest.mark.parametrize(
     ("score", "effects"),
     [
-        ("fresh_examples", {"ratio": 1, "untuned": 1}),
-        ("best_value", {"difference": 0, "untuned": 0}),
+        ("fresh_examples", {"ratio": 1, "seconds_ratio": 1}),
+        ("best_value", {"difference": 0}),
     ],
 )
 def test_a_baseline_that_is_censored_has_no_effect_on_itself(tmp_path, score, effects):
@@ -104,7 +104,7 @@ def test_a_baseline_that_is_censored_has_no_effect_on_itself(tmp_path, score, ef
     for name, effect in effects.items():
         *ends, count = dataclasses.astuple(scores.summary_of(row, name))
         assert set(ends) == {effect}
-        assert count == (1 if name == "untuned" else 2)
+        assert count == 2
     assert row["seconds_ratio_low"] == 1
 
 
@@ -118,15 +118,6 @@ def test_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
     assert tables.effect_text(row, "ratio") == "≥0.25 [<0.50, >0.50]"
 
 
-def test_budget_of_a_condition_bounds_its_diverged_trials(tmp_path):
-    longer = BEFORE | {"overrides": BEFORE["overrides"] | {"budget.fresh_examples": 4000}}
-    values = {("baseline", s, k): [0.1, 0.9] for s in range(2) for k in (0, 1)}
-    values |= {("before_e2", s, k): ([0.1], "diverged") for s in range(2) for k in (0, 1)}
-    root = write_study(tmp_path / "s", [BASELINE, longer], values)
-    base, row = analyzed(root)[2].to_dict("records")
-    assert row["untuned_low"] == 4000 / base["fresh_examples_high"]
-
-
 def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_path):
     """Dropping it would favor the condition that diverges."""
     values = {("baseline", s, k): [0.7 + 0.01 * s] for s in range(3) for k in (0, 1)}
@@ -137,7 +128,7 @@ def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_p
     )
     loaded, searches, table = analyzed(root)
     row = table.to_dict("records")[1]
-    assert row["searches"] == row["difference_count"] == row["untuned_count"] == 3
+    assert row["searches"] == row["difference_count"] == 3
     assert tables.conditions(table, loaded.study).iloc[1, 3] == "0.75 to 0.76 (<0.75 to >0.76)"
     assert tables.effect_text(row, "difference") == "+0.05 [<+0.05, >+0.05]"
     drawn = figures.by_condition(table, searches, loaded.study)
@@ -155,8 +146,9 @@ def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_p
     ],
 )
 def test_best_values_may_be_below_zero(low, high, value):
-    assert tables.score_text(0, INF, "steps") == "not known"
-    assert tables.score_text(low, high, "best_value") == value
+    assert tables.score_text({"steps_low": 0, "steps_high": INF}, "steps") == "not known"
+    row = {"best_value_low": low, "best_value_high": high}
+    assert tables.score_text(row, "best_value") == value
 
 
 def test_median_of_best_values_below_zero_keeps_what_is_known(tmp_path):

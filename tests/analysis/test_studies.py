@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from analysis import figures, load, report, scores, uncertainty
@@ -121,7 +120,6 @@ KINDS = {
 }
 OTHERS = [
     *("best_trial_curves", "best_trial_curves_by_step", "best_trial_curves_by_train_seconds"),
-    *("score_by_trials", "trials_by_hyperparameter"),
 ]
 WITH_OTHERS = ("factor", "quality")  # most conditions, and scores of the other sort
 
@@ -156,32 +154,6 @@ def test_points_are_at_the_scores(tmp_path):
     assert {"before augmentation", "ideal: baseline / e", "echo factor e"} <= strings(figure)
 
 
-def test_end_of_an_axis_that_holds_the_best_trial_is_shaded(tmp_path):
-    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.0099, "max": 1.0}]
-    loaded = load.read(study_of(tmp_path / "s", [BASELINE], search_space=space))
-    panel = figures.trials_by_hyperparameter(loaded.trials, loaded.study).axes[0]
-    (shade,) = panel.patches[1:]  # after the steps
-    assert shade.get_x() == pytest.approx(0.0099)
-
-
-def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
-    """Against explicit resampling."""
-    values = {("baseline", 0, k): [0.1] * n + [0.9] for k, n in enumerate((3, 9, 4, 30, 7))}
-    values |= {("baseline", 0, 5): [0.1] * 5, ("baseline", 0, 6): ([0.1], "diverged")}
-    values |= {("baseline", 0, 7): [0.1] * 9}
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE], values, trials=7))
-    curve = uncertainty.score_by_trials(loaded.trials, loaded.study).set_index("trials")
-    assert curve.index.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert set(curve["beyond"]) == {500}  # of the two that missed the target, the first end
-    costs = np.array([400, 1000, 500, 3100, 800, np.inf, np.inf])
-    random = np.random.default_rng(0)
-    for n in (2, 4):
-        best = random.choice(costs, size=(100_000, n)).min(axis=1)
-        expected = np.quantile(best, (0.5, 0.05, 0.95), method="inverted_cdf")
-        assert curve.loc[n].loc[["score", "low", "high"]].tolist() == expected.tolist()
-    assert curve.loc[1, "high"] == math.inf
-
-
 def test_runs_with_the_same_seeds_in_one_condition_form_no_pairs(tmp_path):
     for name, seed in (("a", 0), ("b", 1), ("c", 1)):
         write_trial(tmp_path / name, [0.9], settings=config(seed={"data": 0, "model": seed}))
@@ -210,8 +182,6 @@ def test_runs_are_paired_only_with_runs_of_the_same_optimizer(tmp_path):
     loaded = load.read(tmp_path)
     paired = uncertainty.pairs(loaded.trials, loaded.study)
     assert paired["effect_low"].tolist() == [1, 1]
-    (row,) = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")[1:]
-    assert row["untuned_count"] == 1  # the baseline's best run has learning rate 0.1
 
 
 @pytest.mark.long
