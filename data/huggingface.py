@@ -31,7 +31,7 @@ from data.path_data import (
     number_of_classes,
     shuffled_order,
 )
-from data.sources import DatasetInfo, SourceError, fingerprint, reason
+from data.sources import DatasetInfo, SourceError, fingerprint, reading
 from data.storage import Tree
 
 # Fields of records, which may have other names in a data set.
@@ -147,7 +147,7 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
     shown = tree.path(names[0]) if len(names) == 1 else f"{tree.path(names[0])} and following"
     paths = {tree.local(name): name for name in names}
     directory, saved = next(iter(paths)).parent, None
-    try:
+    with reading(shown):
         if names[0].endswith(".parquet"):  # `datasets` fails on files without rows
             paths = {p: paths[p] for p in paths if pq.read_metadata(p).num_rows} or paths
             check_contents(tree, list(paths.values()))
@@ -183,10 +183,6 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
                 columns=chosen,
                 features=datasets.Features.from_arrow_schema(common),
             )
-    except SourceError:
-        raise
-    except Exception as error:  # pyarrow and datasets raise many types
-        raise SourceError(f"{shown} cannot be read: {reason(error)}") from error
     return _Table(shown, rows.with_format("arrow"), columns, classes)
 
 

@@ -20,7 +20,7 @@ from data.path_data import (
     shuffled_order,
     split_named,
 )
-from data.sources import DatasetInfo, SourceError, reason
+from data.sources import DatasetInfo, SourceError, reading
 from data.storage import Tree
 
 _WORDS = {"image": ("image", "images", "x"), "label": ("label", "labels", "y")}
@@ -36,20 +36,16 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         raise SourceError(f"{tree.root} is a directory; give an .npz file in it")
     (name,) = tree.names
     shown, path = tree.path(name), tree.local(name)
-    try:
+    with reading(shown):
         arrays = np.load(path)
         names = _names(shown, arrays.files, settings.columns)  # an .npy file has no `files`
-        if "train" not in names:
-            raise ValueError(
-                "it has no arrays image and label (or images, x; labels, y; or train_images, "
-                f"y_train), but {', '.join(arrays.files)}; name two, as in config.dataset.name="
-                f"'npz:{settings.path}?image=NAME&label=NAME'"
-            )
-        classes = np.unique(_labels(shown, arrays, names["train"]["label"])).tolist()
-    except SourceError:
-        raise
-    except Exception as error:  # damaged archives raise many types
-        raise SourceError(f"{shown} cannot be read as an .npz file: {reason(error)}") from error
+    if "train" not in names:
+        raise SourceError(
+            f"{shown} has no arrays image and label (or images, x; labels, y; or train_images, "
+            f"y_train), but {', '.join(arrays.files)}; name two, as in config.dataset.name="
+            f"'npz:{settings.path}?image=NAME&label=NAME'"
+        )
+    classes = np.unique(_labels(shown, arrays, names["train"]["label"])).tolist()
     records = functools.cache(functools.partial(_records, shown, arrays, names, classes))
     (first,) = records("train").read([0])
     number, notes = number_of_classes(classes)
@@ -114,7 +110,5 @@ def _unusable(shown: str, name: str, array: np.ndarray, allowed: str) -> SourceE
 
 
 def _load(shown: str, arrays: Any, name: str) -> np.ndarray:
-    try:
+    with reading(f"array {name} of {shown}"):
         return np.asarray(arrays[name])
-    except Exception as error:  # damaged archives raise many types
-        raise SourceError(f"array {name} of {shown} cannot be read: {reason(error)}") from error

@@ -97,21 +97,3 @@ def opened(data_dir: str, settings: Settings) -> tuple[storage.Tree, list[int], 
 
     more = () if "validation" in data.splits else (KEPT, HELD_OUT)
     return tree, stamp, dataclasses.replace(data, splits=(*data.splits, *more), open=open_split)
-
-
-def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, ...]]:
-    """The names of a data set's splits for training and validation, and a sentence if one was not
-    given; raises as `open_source`."""
-    data = open_all(data_dir, settings)
-    if HELD_OUT not in data.splits:
-        return data.main, "validation", ()
-    kept, held_out = len(data.open(KEPT)), len(data.open(HELD_OUT))
-    said = f"{settings.name} has no split for validation, "
-    if not kept or not held_out:
-        raise SourceError(
-            f"{said}and hashes of its {kept + held_out} records, which are few or alike, divide "
-            "nothing; give splits, as in config.dataset.train_split='train[:90%]' and "
-            "config.dataset.validation_split='train[90%:]'"
-        )
-    note = f"{held_out} of its {kept + held_out} records, chosen by a hash of each, are held out"
-    return KEPT, HELD_OUT, (f"{said}so {note} for it",)

@@ -1,9 +1,10 @@
 """What a source of raw records is, what is known of its data set, and what can be wrong with it."""
 
 import abc
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,17 @@ def reason(error: Exception) -> str:
     if not isinstance(error, ValueError | OSError):
         text = f"{type(error).__name__}: {text}"
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Replaces an error by a SourceError that names what cannot be read: libraries raise any."""
+    try:
+        yield
+    except cli.InputError:
+        raise
+    except Exception as error:
+        raise SourceError(f"{what} cannot be read: {reason(error)}") from error
 
 
 class Source(abc.ABC):

@@ -8,7 +8,8 @@ import ml_collections
 from configs.base import is_own_data
 from data import packaged, paths, tfds, tokens
 from data.path_data import Settings
-from data.sources import DatasetInfo, RecordError, Source, SourceError
+from data.sources import DatasetInfo, Source, SourceError
+from runs import cli
 
 
 def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
@@ -36,16 +37,30 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
     Raises:
         SourceError, RecordError: own data cannot be opened.
     """
-    train, validation, notes = dataset.train_split, dataset.validation_split, ()
+    train, validation = dataset.train_split, dataset.validation_split
     if train and not validation:
         raise SourceError(
             f"config.dataset.validation_split is '' with train_split={train!r}; allowed: another "
             "split, or '' for both, which divides own data"
         )
-    if not train and is_own_data(dataset.name):
-        train, own, notes = paths.own_splits(dataset.data_dir, Settings.of(dataset))
-        validation, notes = validation or own, () if validation else notes
-    return train, validation, notes
+    if train or not is_own_data(dataset.name):
+        return train, validation, ()
+    data = paths.open_all(dataset.data_dir, Settings.of(dataset))
+    if paths.HELD_OUT not in data.splits:
+        return data.main, validation or "validation", ()
+    kept, held_out = (len(data.open(split)) for split in (paths.KEPT, paths.HELD_OUT))
+    records = f"of its {kept + held_out} records"
+    if not kept or not held_out:
+        raise SourceError(
+            f"{dataset.name} has no split for validation, and hashes {records}, which are few or "
+            "alike, divide nothing; give splits, as in config.dataset.train_split='train[:90%]' "
+            "and config.dataset.validation_split='train[90%:]'"
+        )
+    note = (
+        f"{dataset.name} has no split for validation, so {held_out} {records}, chosen by a hash of "
+        "each, are held out for it"
+    )
+    return paths.KEPT, validation or paths.HELD_OUT, () if validation else (note,)
 
 
 def remarks(dataset: Any) -> list[str]:
@@ -54,13 +69,13 @@ def remarks(dataset: Any) -> list[str]:
         train, validation, notes = split_names(dataset)
         source, info = open_split(dataset, train)
         fields = {"validation_split": validation, "test_split": dataset.test_split}
-        shared = []
-        for field, split in fields.items():
-            other = open_split(dataset, split)[0] if split else source
-            overlap = any(a.overlaps(b) for a in source.slices for b in other.slices)
-            if split == train or (split and overlap):
-                shared.append(f"{field}={split!r}")
-    except (SourceError, RecordError):  # which opening them raises
+        others = {f"{k}={v!r}": (v, open_split(dataset, v)[0]) for k, v in fields.items() if v}
+        shared = [
+            field
+            for field, (split, other) in others.items()
+            if split == train or any(a.overlaps(b) for a in source.slices for b in other.slices)
+        ]
+    except cli.InputError:  # which opening them raises
         return []
     if is_own_data(dataset.name):
         notes = (*notes, *info.notes)

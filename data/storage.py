@@ -15,7 +15,7 @@ from typing import Any
 
 import fsspec
 
-from data.sources import SourceError, fingerprint, reason
+from data.sources import SourceError, fingerprint, reading
 from runs import cli, records
 
 _MAX_STAMPED = 10_000  # a tenth of a second
@@ -87,7 +87,7 @@ class Tree:
             SourceError: there is no `cache_dir` for a copy, or the file cannot be copied or read.
         """
         path = pathlib.Path(self.cache() if is_url(self.root) else self.root, name)
-        try:
+        with reading(self.path(name)):
             if is_url(self.root):
                 system, root = fsspec.core.url_to_fs(self.root)  # exact names, not patterns
                 options = {"cache_storage": str(path.parent), "same_names": True}
@@ -95,8 +95,6 @@ class Tree:
                 copies = fsspec.filesystem("filecache", fs=system, **options)
                 copies.open(f"{root}/{name}").close()
             check_file(path)
-        except Exception as error:  # drivers raise many types
-            raise SourceError(f"{self.path(name)} cannot be read: {reason(error)}") from error
         return path
 
     def cache(self) -> pathlib.Path:
@@ -124,7 +122,7 @@ class Tree:
         settings = {"files": list(map(str, paths)), "written": written(paths)}
         try:
             return json.loads(cached(self.cache(), "digests.json", settings, make))
-        except SourceError:  # data that cannot be written to are hashed each time
+        except cli.InputError:  # data that cannot be written to are hashed each time
             return json.loads(make())
 
 
@@ -151,13 +149,9 @@ def _is_users(name: str) -> bool:
 
 def _in_bucket(url: str) -> list[str]:
     """The names of all files below a URL; '' is that of the file itself."""
-    try:
+    with reading(url):  # a missing driver says what to install
         system, root = fsspec.core.url_to_fs(url)
         found: list[str] = system.find(root)
-    except Exception as error:  # drivers raise many types; a missing one says what to install
-        raise SourceError(
-            f"{url} cannot be listed ({reason(error)}); check the address and the credentials"
-        ) from error
     return [path.removeprefix(root).removeprefix("/") for path in found]
 
 
@@ -215,27 +209,20 @@ def cached(
         settings: everything that the content depends on.
 
     Raises:
-        SourceError: the file is damaged, or the directory is not writable.
+        InputError: the file is damaged, or the directory is not writable.
     """
     if directory is None:
         return make()
     hashed = fingerprint(json.dumps(settings, sort_keys=True).encode())
     file = pathlib.PurePath(name)
     path = directory / f"{file.stem}-{hashed}{file.suffix}"
-    try:
+    with cli.writing_to(directory):
         if not path.exists():
             content = make()
             path.parent.mkdir(parents=True, exist_ok=True)
             checksum = hashlib.sha256(content).hexdigest().encode()
             records.write_bytes(path, checksum + b"\n" + content)
         checksum, _, content = path.read_bytes().partition(b"\n")
-    except OSError as error:
-        if cli.is_disk_full(error):
-            raise
-        raise SourceError(
-            f"{path} cannot be written or read ({reason(error)}); give another directory for files "
-            "computed from a data set as config.dataset.cache_dir"
-        ) from error
     if hashlib.sha256(content).hexdigest().encode() != checksum:
         raise SourceError(f"{path} is damaged; delete it, and it is made again from the data set")
     return content

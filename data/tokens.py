@@ -157,16 +157,17 @@ def _open_splits(
     for split in (dataset.validation_split, dataset.train_split):
         records, info = open_split(dataset, split)
         opened[split] = Texts(records, dataset.name, split, max_bytes)
-    # The name may give the column of the text, as in files:PATH?text=NAME.
-    settings = {"dataset": f"{content}{''.join(dataset.name.partition('?')[1:])}"}
-    settings |= {"text": dataset.text, "longest": max_bytes, "split": dataset.train_split}
-    settings |= {"vocabulary_size": dataset.vocabulary_size}
-    settings |= {"sample_bytes": vocabulary.SAMPLE_BYTES}
-    settings |= {"sentencepiece": sentencepiece.__version__}
-    directory, settings["written"] = _cache(dataset)
-    name = f"vocabulary-{dataset.vocabulary_size}.model"
-    train, size = opened[dataset.train_split], dataset.vocabulary_size
-    pieces = Vocabulary(cached(directory, name, settings, lambda: vocabulary.train(train, size)))
+    directory, stamp = _cache(dataset)
+    size = dataset.vocabulary_size
+    settings = {
+        # The name may give the column of the text, as in files:PATH?text=NAME.
+        "dataset": f"{content}{''.join(dataset.name.partition('?')[1:])}",
+        **{"text": dataset.text, "longest": max_bytes, "split": dataset.train_split},
+        **{"vocabulary_size": size, "sample_bytes": vocabulary.SAMPLE_BYTES},
+        **{"sentencepiece": sentencepiece.__version__, "written": stamp},
+    }
+    make = functools.partial(vocabulary.train, opened[dataset.train_split], size)
+    pieces = Vocabulary(cached(directory, f"vocabulary-{size}.model", settings, make))
     examples, notes = [], list(info.notes)
     for split in (dataset.train_split, dataset.validation_split):
         texts, counts_N = opened[split], None
@@ -174,7 +175,15 @@ def _open_splits(
             settings |= {"split": split, "vocabulary": pieces.fingerprint}
             make = functools.partial(_counted, texts, pieces)
             counts_N = np.frombuffer(cached(directory, "pieces.int32", settings, make), np.int32)
-            notes.append(_note(counts_N, dataset.name, split))
+            empty = int((counts_N == 0).sum())
+            if empty == len(counts_N):
+                raise SourceError(
+                    f"the documents of split {split!r} of data set {dataset.name!r} are all empty"
+                )
+            notes.append(
+                f"{split}: {len(counts_N)} documents, of which {empty} are empty and left out; the "
+                f"first {MAX_BYTES} bytes of each are used"
+            )
         examples.append(Tokens(texts, pieces, dataset.sequence_length, counts_N))
     both = fingerprint(f"{content} {pieces.fingerprint}".encode())
     known = {"fingerprint": both, "vocabulary_size": pieces.size, "notes": tuple(notes)}
@@ -193,17 +202,6 @@ def _cache(dataset: Any) -> tuple[pathlib.Path | None, list[Any]]:
         return given, []  # copies
     directory = pathlib.Path(tfds.builder(dataset.name, dataset.data_dir).data_path)
     return given or directory / ".cache", written(sorted(directory.glob("*.array_record*")))
-
-
-def _note(counts_N: np.ndarray, name: str, split: str) -> str:
-    """A sentence for the run's record on documents that are truncated or left out."""
-    empty = int((counts_N == 0).sum())
-    if empty == len(counts_N):
-        raise SourceError(f"the documents of split {split!r} of data set {name!r} are all empty")
-    return (
-        f"{split}: {len(counts_N)} documents, of which {empty} are empty and left out; the first "
-        f"{MAX_BYTES} bytes of each are used"
-    )
 
 
 def _counted(texts: Source, pieces: Vocabulary) -> bytes:

@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data import paths, splits
+from data import splits
 from data.sources import RecordError, SourceError
+from runs import cli
 from tests.data.test_paths import dataset_of, files_at
 from tests.helpers import path_data, tfds_data
 
@@ -124,7 +125,7 @@ def test_a_split_without_records_is_refused(write, name, split, tmp_path):
 def test_data_that_cannot_be_divided_are_refused(tmp_path):
     arrays(image=np.zeros((4, 8, 8), np.uint8))(tmp_path)  # have one hash
     with pytest.raises(SourceError, match="validation_split"):
-        paths.own_splits(str(tmp_path), paths.Settings("npz:a.npz"))
+        splits.split_names(dataset_of(tmp_path, "npz:a.npz"))
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"3", b"{}", b'{"a":' * 10**5, b"\xff\xfe"])
@@ -148,7 +149,7 @@ LINES = "\n".join(path_data.sentences(range(60))).encode()
         (images(), {"train_split": "test"}, "'test'"),
         (images(), {"name": "digits", "validation_split": "test"}, "'text'"),
         (images(), {"name": "own", "data_dir": "/nowhere"}, "/nowhere"),
-        (images(), {"cache_dir": "/dev/null/there"}, "dataset.cache_dir"),
+        (images(), {"cache_dir": "/dev/null/there"}, "/dev/null/there"),
         (images(), {"name": "files:.", "validation_split": ""}, "validation_split"),
         (pictures, {"name": "own", "validation_split": "train"}, "'text'"),
         *(
@@ -162,7 +163,7 @@ def test_unusable_text_is_refused(write, fields, names, tmp_path):
     write(tmp_path)
     usual = {"name": "python_topics", "train_split": "train", "validation_split": "validation"}
     usual |= {"text": "sentences", "vocabulary_size": 100}
-    with pytest.raises(SourceError, match=re.escape(names)):
+    with pytest.raises(cli.InputError, match=re.escape(names)):
         splits.open_splits(dataset_of(tmp_path, **usual | fields))
 
 
