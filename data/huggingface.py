@@ -11,7 +11,9 @@ import functools
 import glob
 import importlib
 import io
+import itertools
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +38,7 @@ from data.storage import Tree
 
 # Fields of records, which may have other names in a data set.
 FIELDS = ("image", "label", "objects", "text")
+_BOX = {"bbox", "category"}  # of each object, as COCO names them
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -196,7 +199,9 @@ def _columns(
     shown: str, schemas: list[pa.Schema], described: list[dict[str | None, Any]], settings: Settings
 ) -> dict[str, str]:
     """The column of each field: the one given, of its name, or the only one of its type."""
-    types = {field.name: field.type for schema in reversed(schemas) for field in schema}
+    types: dict[str, str] = {}  # of all files
+    for field in itertools.chain(*schemas):
+        types[field.name] = f"{types.get(field.name, '')} {field.type}"
     features = {name: feature for each in reversed(described) for name, feature in each.items()}
     columns = {field: field for field in FIELDS if field in types}
     for field, kind in (("image", "Image"), ("label", "ClassLabel")):
@@ -206,7 +211,7 @@ def _columns(
     columns |= settings.columns
     if "label" in settings.columns and "objects" not in settings.columns:
         columns.pop("objects", None)  # else their classes would be counted
-    if not any(_holds_boxes(schema, columns.get("objects")) for schema in schemas):
+    if not set(re.findall(r"(\w+): ", types.get(columns.get("objects", ""), ""))) >= _BOX:
         columns.pop("objects", None)
     allowed = ({"image", "objects"}, {"image", "label"}, {"text"})
     chosen = next((fields for fields in allowed if fields <= set(columns)), set())
@@ -216,21 +221,12 @@ def _columns(
             "image with a label or objects, and no text; name them, as in "
             f"'hf:{settings.path}?image=NAME&label=NAME' or 'hf:{settings.path}?text=NAME'"
         )
-    kind = types.get(columns.get("label", ""))
-    if "label" in chosen and not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+    if "label" in chosen and not re.fullmatch(r"( u?int\d+| bool)+", types[columns["label"]]):
         raise SourceError(
             f"column {columns['label']!r} of {shown} holds no whole numbers, the classes from 0, "
             "which `dataset.class_encode_column` makes of text"
         )
     return {field: name for field, name in columns.items() if field in chosen}
-
-
-def _holds_boxes(schema: pa.Schema, column: str | None) -> bool:
-    """Whether a column has a list of structs with COCO's fields, or a struct of lists."""
-    kind = schema.field(column).type if column in schema.names else pa.null()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        kind = kind.value_type
-    return pa.types.is_struct(kind) and {"bbox", "category"} <= {field.name for field in kind}
 
 
 def _class_names(feature: Any) -> tuple[str, ...]:

@@ -12,17 +12,38 @@ from runs import cli
 from tests.data.test_paths import dataset_of, files_at
 from tests.helpers import path_data, tfds_data
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+PNG = tfds_data.png(1)
+
 
 def arrays(**given):
     usual = {"image": np.zeros((4, 8, 8), np.uint8), "label": np.arange(4)}
     return lambda root: path_data.write_npz(root / "a.npz", **usual | given)
 
 
+def of_splits(**labels):
+    """The file a.npz with the labels of each split."""
+    given = {f"{split}_label": np.array(of) for split, of in labels.items()}
+    given |= {f"{s}_image": np.zeros((len(of), 8, 8), np.uint8) for s, of in labels.items()}
+    return lambda root: path_data.write_npz(root / "a.npz", **given)
+
+
 def file(name, content):
     return lambda root: (root / name).write_bytes(content)
 
 
-def images(*names):
+def texts(*names):
+    def write(root):
+        for name in names:
+            (root / name).parent.mkdir(exist_ok=True, parents=True)
+            (root / name).write_text(name.replace(" (copy)", ""))
+
+    return write
+
+
+def images(places):
+    """Images named by words; one that is a folder gets an image called 1.png."""
+    names = [place if "." in place else f"{place}/1.png" for place in places.split()]
     return lambda root: files_at(root, *names)
 
 
@@ -34,9 +55,14 @@ def table(**columns):
     return write
 
 
-def pictures(root):
+def pictures(root, shards=1):
     features = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
-    tfds_data.write(root, "own", features, {"train": tfds_data.pictures(range(4))})
+    rows = {"train": tfds_data.pictures(range(4))}
+    return tfds_data.write(root, "own", features, rows, shards=shards)
+
+
+def shard(damage):
+    return lambda root: damage(max(pictures(root, shards=2).glob("*-00001-of-*")))
 
 
 def linked(root):
@@ -45,46 +71,62 @@ def linked(root):
     (root / "b" / "y").symlink_to("../a")
 
 
-PNG = tfds_data.png(1)
-TWO = images("a/1.png", "b/2.png")
-
 # What is written, the name of the data set, and what the message names.
 SOURCES = [
-    (images(), "folder:nowhere", "nowhere"),
-    (images(), "folder:", "folder:PATH"),
-    (images(), "folder:nonsense://nowhere/x", "nonsense"),
-    (TWO, "folder:.?image=x", "?image=x"),
-    (TWO, "folder:.?", "folder:.?"),
-    (images("a/1.png", "a/2.png"), "folder:.", "1 classes"),
-    (images("1.png", "2.png"), "folder:.", "0 classes"),
-    (linked, "folder:.", "a/x/y"),
-    (images("a.txt", "b.jsonl.gz"), "files:.", "b.jsonl.gz"),
-    (images("Val/a/1.png", "test/b/2.png"), "folder:.", "Val"),
-    (images("seg_train/a/1.png", "seg_test/a/2.png"), "folder:.", "seg_test"),
-    (images("a/1.png", "b/2.png", "cat/3.heic"), "folder:.", "cat"),
-    (images("a/1.png", "b/2.png", "cat/Thumbs.db"), "folder:.", "cat"),
-    (images("train/a/1.png", "train/b/2.png", "val/c/3.svg"), "folder:.", "/c "),
+    (images(""), "folder:nowhere", "nowhere"),
+    (images(""), "folder:", "folder:PATH"),
+    (images(""), "folder:nonsense://nowhere/x", "nonsense"),
+    (images("a b"), "folder:.?image=x", "?image=x"),
+    (images("a b"), "folder:.?", "folder:.?"),
+    (images("a/1.png a/2.png"), "folder:.", "1 classes"),
+    (images("1.png 2.png"), "folder:.", "0 classes"),
+    (images("Val/a test/b"), "folder:.", "Val"),
+    (images("seg_train/a seg_test/a"), "folder:.", "seg_test"),
+    (images("images/train masks/train"), "folder:.", "images/train"),
+    (images("a b cat/3.heic"), "folder:.", "cat"),
+    (images("a b cat/Thumbs.db"), "folder:.", "cat"),
+    (images("train/a train/b val/c/3.svg"), "folder:.", "/c "),
+    (images("train/a train/b Train/a"), "folder:.", "'Train'"),
+    (images("train/a val/a valid/a"), "folder:.", "'valid'"),
+    (linked, "folder:.", "is a link"),
+    (images(""), "pictures:a", "pictures:a"),
     (file("a.npz", b"PK"), "npz:a.npz", "a.npz"),
     (file("a.npz", b""), "npz:a.npz", "a.npz"),
-    (images("a/1.png"), "npz:a", ".npz"),
+    (file("a.npz", POINTER), "npz:a.npz", "git lfs pull"),
+    (images("a"), "npz:a", ".npz"),
     (arrays(image=np.zeros((4, 8, 8))), "npz:a.npz", "image"),
     (arrays(image=np.zeros((4, 64), np.uint8)), "npz:a.npz", "image"),
     (arrays(image=np.zeros((3, 8, 8), np.uint8)), "npz:a.npz", "image"),
     (arrays(image=np.zeros((4, 0, 8), np.uint8)), "npz:a.npz", "image"),
+    (arrays(image=np.zeros((4, 3, 9, 9), np.uint8)), "npz:a.npz", "moveaxis"),
     (arrays(image=np.array([b"a", None] * 2)), "npz:a.npz", "image"),
+    (arrays(x=np.zeros((4, 8, 8), np.uint8)), "npz:a.npz", "'x'"),
     (arrays(label=np.eye(4)), "npz:a.npz", "label"),
     (arrays(label=np.arange(4) - 1), "npz:a.npz", "label"),
     (arrays(label=np.arange(4) * 2**30), "npz:a.npz", "classes"),
     (arrays(), "npz:a.npz?image=who", "label"),
     (arrays(), "npz:a.npz?text=x", "?text=x"),
     (arrays(), "npz:a.npz?picture=x", "picture"),
+    (images("a.txt b.jsonl.gz"), "files:.", "b.jsonl.gz"),
     (file("a.csv", b"text,label\n"), "files:a.csv", "a.csv"),
     (file("a.csv", b"text,label\n"), "files:.", ".jsonl"),
     (file("a.text", b"PK\0\0"), "files:a.text", "a.text"),
     (file("a.txt", b"one"), "files:.?label=x", "?label=x"),
     (file("a.txt", b""), "files:.", "train"),
-    (images(), "pictures:a", "pictures:a"),
+    (file("a.txt", POINTER), "files:.", "git lfs pull"),
+    (file("a.txt", b"one\n\xe9"), "files:.", "line 2"),
+    (file("a.txt", "one".encode("utf-16-le")), "files:.", "UTF-16"),
+    (file("a.txt", b"one\rtwo\rthree"), "files:.", "line ends"),
+    (texts("en/train.txt", "fr/train.txt"), "files:.", "'en', 'fr'"),
+    (texts("en/train.txt", "fr/test.txt"), "files:.", "'en', 'fr'"),
+    (texts("train-0-of-2.txt", "train-0-of-3.txt"), "files:.", "train-*-of-3.txt"),
+    (texts("train-0-of-1-01234567.txt", "train-0-of-1-76543210.txt"), "files:.", "one number"),
+    (texts("train-0-of-1.txt", "train-0-of-1 (1).txt"), "files:.", "(1).txt"),
+    (texts("train.txt", "val.txt", "dev.txt"), "files:.", "'dev', 'val'"),
+    (texts("train.txt", "train (copy).txt"), "files:.", "same content"),
     *((pictures, name, repr(name)) for name in ("", "../own", "own:9.9.9", "own/x", "a\0b")),
+    (shard(lambda path: path.unlink()), "own", "-00001-of-00002"),
+    (shard(lambda path: path.write_bytes(POINTER)), "own", "git lfs pull"),
 ]
 OF_HUGGING_FACE = [
     (table(a=[1]), "hf:.", "a"),
@@ -95,10 +137,11 @@ OF_HUGGING_FACE = [
     (table(image=[PNG], objects=[[1, 2]]), "hf:.", "objects"),
     (table(image=[PNG], objects=[[{"bbox": [0.0] * 4}]]), "hf:.", "objects"),
     (table(image=[PNG], objects=[[{"bbox": [0.5] * 4, "category": 0}]]), "hf:.", "pixel"),
+    (table(image=[PNG], objects=[[{"bbox": None, "category": 0}]]), "hf:.", "row 0"),
     (table(image=[PNG], label=[1]), "hf:.?label=who", "who"),
     (table(image=[{"bytes": None, "path": "1.png"}], label=[1]), "hf:.", "1.png"),
     (file("a.parquet", b"PAR1"), "hf:.", "a.parquet"),
-    (images("a/1.png"), "hf:.", "Parquet"),
+    (images("a"), "hf:.", "Parquet"),
 ]
 
 
@@ -113,13 +156,27 @@ def test_unusable_data_are_refused(write, name, names, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("write", "name", "split", "names"),
+    [
+        (images("train/Cat train/b val/cat"), "folder:.", "validation", "'Cat'"),
+        (images("train/\u00e9 train/b val/e\u0301"), "folder:.", "validation", "'\u00e9'"),
+        (images("train/a train/b test/all"), "folder:.", "test", "'all'"),
+        (of_splits(train=[0, 1, 3], test=[0, 2]), "npz:a.npz", "test", "lacks: 2"),
+    ],
+)
+def test_classes_that_train_lacks_are_refused(write, name, split, names, tmp_path):
+    write(tmp_path)
+    with pytest.raises(SourceError, match=re.escape(names)):
+        splits.open_source(name, split, str(tmp_path))
+
+
 @pytest.mark.parametrize("split", ["dev", "train[", "train[5:2]", "train[:0]", "train[:150%]"])
-@pytest.mark.parametrize(("write", "name"), [(TWO, "folder:."), (pictures, "own")])
+@pytest.mark.parametrize(("write", "name"), [(images("a b"), "folder:."), (pictures, "own")])
 def test_a_split_without_records_is_refused(write, name, split, tmp_path):
     write(tmp_path)
-    with pytest.raises(SourceError, match=re.escape(f"split {split!r}")) as caught:
+    with pytest.raises(SourceError, match=rf"split {re.escape(repr(split))}.*allowed: train"):
         splits.open_source(name, split, str(tmp_path))
-    assert "allowed: train" in str(caught.value)
 
 
 def test_data_that_cannot_be_divided_are_refused(tmp_path):
@@ -138,19 +195,16 @@ def test_a_damaged_description_is_refused(description, content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-LINES = "\n".join(path_data.sentences(range(60))).encode()
-
-
 @pytest.mark.parametrize(
     ("write", "fields", "names"),
     [
-        (images(), {"vocabulary_size": 10**6}, "vocabulary_size is 1000000"),
-        (images(), {"vocabulary_size": 20}, "vocabulary_size is 20"),
-        (images(), {"train_split": "test"}, "'test'"),
-        (images(), {"name": "digits", "validation_split": "test"}, "'text'"),
-        (images(), {"name": "own", "data_dir": "/nowhere"}, "/nowhere"),
-        (images(), {"cache_dir": "/dev/null/there"}, "/dev/null/there"),
-        (images(), {"name": "files:.", "validation_split": ""}, "validation_split"),
+        (images(""), {"vocabulary_size": 10**6}, "vocabulary_size is 1000000"),
+        (images(""), {"vocabulary_size": 20}, "vocabulary_size is 20"),
+        (images(""), {"train_split": "test"}, "'test'"),
+        (images(""), {"name": "digits", "validation_split": "test"}, "'text'"),
+        (images(""), {"name": "own", "data_dir": "/nowhere"}, "/nowhere"),
+        (images(""), {"cache_dir": "/dev/null/there"}, "/dev/null/there"),
+        (images(""), {"name": "files:.", "validation_split": ""}, "validation_split"),
         (pictures, {"name": "own", "validation_split": "train"}, "'text'"),
         *(
             (file("train.txt", text), {"name": "files:.", "text": "documents"} | shared, "train")
@@ -168,7 +222,7 @@ def test_unusable_text_is_refused(write, fields, names, tmp_path):
 
 
 def test_documents_of_which_none_has_a_piece_are_refused_in_any_split(tmp_path):
-    (tmp_path / "train.txt").write_bytes(LINES)
+    (tmp_path / "train.txt").write_text("\n".join(path_data.sentences(range(60))))
     (tmp_path / "val.txt").write_text(" ")
     fields = {"name": "files:.", "train_split": "train", "validation_split": "validation"}
     with pytest.raises(SourceError, match="'validation'"):
@@ -184,6 +238,13 @@ def test_a_damaged_line_of_json_is_named(line, tmp_path):
     source, _ = splits.open_source(f"files:{tmp_path}", "train")
     with pytest.raises(RecordError, match=r"^record 1 of split 'train' \(.*a.jsonl, line 3\)"):
         source.__getitems__([0, 1, 2])
+
+
+def test_a_document_of_another_encoding_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xe9")
+    source, _ = splits.open_source("files:.", "train", str(tmp_path), text="documents")
+    with pytest.raises(RecordError, match=r"a\.txt.*iconv"):
+        source[0]
 
 
 def test_without_its_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ def described(table: pa.Table, features: dict[str, Any]) -> pa.Table:
     return table.replace_schema_metadata({"huggingface": described})
 
 
-def write_parquet(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
+def write_parquet(path: pathlib.Path, table: pa.Table, **options: Any) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+    pq.write_table(table, path, **options)
     return path
