@@ -105,7 +105,8 @@ def train(
 
     Raises:
         InputError: wrong input, or a directory in use. Nothing has been written.
-        DiskFull: the run can be resumed from its last checkpoint.
+        OSError, ValueError: a path cannot be used, or a disk is full; the run can be resumed from
+            its last checkpoint. `runs.cli.explained` says so in a sentence.
     """
     workdir, progress = pathlib.Path(workdir), progress or Progress(quiet=True)
     workdirs.check_place(workdir, config, "--workdir")

@@ -96,7 +96,7 @@ if __name__ == "__main__":
 
 from analysis import archive, caveats, load, report, scores, tables, uncertainty
 from runs.progress import several, write
-from runs.study import plain
+from runs.records import plain
 
 _MAX_WIDTH = 100
 
@@ -115,8 +115,7 @@ def _pack(directory: str, out: pathlib.Path, name: str) -> None:
 
 
 def _report(loaded: load.LoadedStudy, root: str, out: pathlib.Path) -> None:
-    with cli.writing_to(out):
-        drawn = report.write(loaded, out, root)
+    drawn = report.write(loaded, out, root)
     if warning := loaded.warning():
         write(warning, sys.stderr)
     width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)

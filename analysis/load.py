@@ -19,8 +19,8 @@ from analysis.archive import PLACE
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
-from runs.records import check_target_value, nested
-from runs.study import Study, is_number, plain
+from runs.records import check_target_value, nested, plain
+from runs.study import Study, is_number
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another

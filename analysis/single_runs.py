@@ -8,8 +8,8 @@ from typing import Any
 
 from runs import records
 from runs.cli import InputError
-from runs.records import flat, nested
-from runs.study import ECHO_SETTINGS, INSERTIONS, Condition, Study, plain, setting_label
+from runs.records import flat, nested, plain
+from runs.study import ECHO_SETTINGS, INSERTIONS, Condition, Study, setting_label
 
 # How the fields begin that do not make another condition: a search tunes them, scores account for
 # them, or they say where and how often a run reads and writes files, and what is evaluated later.

@@ -17,7 +17,8 @@ from analysis import scores as scoring
 from analysis.load import LoadedStudy
 from runs import records
 from runs.progress import several
-from runs.study import BEST_VALUE, SECONDS, Study, plain
+from runs.records import plain
+from runs.study import BEST_VALUE, SECONDS, Study
 
 # What each cost of `scores.MEASURES` is called.
 COSTS = {"fresh_examples": "fresh examples", "steps": "steps", "seconds": "seconds of training"}

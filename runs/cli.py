@@ -24,7 +24,7 @@ from configs import base
 from echo.spec import abbreviated
 from runs import records, signals
 from runs.progress import surviving_output, write
-from runs.records import flat, nested
+from runs.records import flat, nested, plain
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
 
@@ -41,10 +41,6 @@ class InputError(Exception):
 
 class Failed(Exception):
     """The command cannot continue; the message is one sentence that says why, and what to do."""
-
-
-class DiskFull(Failed):
-    """A disk is full; the message says which."""
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -69,54 +65,21 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def disk_full_named(disk: os.PathLike | str) -> Iterator[None]:
-    """Replaces an error that a full disk caused by DiskFull, which names the disk."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, DiskFull) or not is_disk_full(error):
-            raise
-        raise DiskFull(
-            f"no space is left on the disk of {disk}, or your quota or limit of file sizes is "
-            "reached; free some, or raise the limit, and start the same command again to resume"
-        ) from error
-
-
-@contextlib.contextmanager
-def writing_to(directory: pathlib.Path) -> Iterator[None]:
-    """Replaces a file system's error by InputError, which names the directory."""
-    try:
-        yield
-    except OSError as error:
-        if is_disk_full(error):
-            raise
-        raise InputError(
-            f"{abbreviated(str(directory))} cannot be used ({error.strerror or error}); give a "
-            "directory that is writable"
-        ) from error
-
-
-@contextlib.contextmanager
-def damage_explained(what: str, advice: str = "restore that file from a copy") -> Iterator[None]:
-    """Replaces records.Damaged by InputError, which says what is damaged, and what to do."""
-    try:
-        yield
-    except records.Damaged as error:
-        raise InputError(f"{what} is damaged ({error}); {advice}") from error
-
-
 def explained(error: Exception) -> Exception:
     """The InputError or Failed that says what an error of files means; any other error itself."""
+    if isinstance(error, InputError | Failed):
+        return error
     if isinstance(error, records.Damaged):
-        return InputError(str(error))
+        return InputError(f"{error}; restore it from a copy, or give another directory")
+    if is_disk_full(error):
+        return Failed(
+            "no space is left on the disk, or your quota or limit of file sizes is reached "
+            f"({error}); free some, or raise the limit, and start the same command again to resume"
+        )
     if isinstance(error, OSError) and error.errno in _WRONG_PATH:
-        return InputError(f"{error.strerror}: {error.filename}; give another path")
-    try:
-        with disk_full_named("this run"):
-            raise error
-    except Exception as named:
-        return named
+        path = abbreviated(str(error.filename))
+        return InputError(f"{path} cannot be used ({error.strerror}); give another path")
+    return error
 
 
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
@@ -133,18 +96,13 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         known = explained(error)
         if not isinstance(known, InputError | Failed):
             raise
-        write(f"error: {one_line(known)}", sys.stderr)
+        write(f"error: {plain(known)}", sys.stderr)
         return FAILED if isinstance(known, Failed) else WRONG_INPUT
     except KeyboardInterrupt:
         write("interrupted", sys.stderr)
         return signals.INTERRUPTED
     finally:
         signals.install(before)
-
-
-def one_line(message: object) -> str:
-    """A message as one printable line."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(message)).split())
 
 
 def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:
@@ -211,11 +169,12 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config", nargs="?")
-    config_flag = first.parse_known_args(argv)[0].config
-    config = base.get_config()
-    if config_flag:  # its file may add fields; help has its values
-        load_module(config_flag)
-        config = load_config(config_flag)[0] if {"-h", "--help"} & {*argv} else base.get_config()
+    config_flag, config = first.parse_known_args(argv)[0].config, None
+    if config_flag:
+        load_module(config_flag)  # which may add fields
+        if {"-h", "--help"} & {*argv}:
+            config = load_config(config_flag)[0]
+    config = config or base.get_config()
     parser.usage = "%(prog)s --FLAG=VALUE ... --config.FIELD=VALUE ..."
     group = parser.add_argument_group(f"fields, as they are in {config_flag or 'most files'}")
     for field in sorted(base.FIELDS, key=lambda field: not field.name.startswith("echo.")):
@@ -344,7 +303,7 @@ def read(name: str, value: Any) -> Any:
     known = {field.name: field for field in base.FIELDS}
     if name not in known:
         raise InputError(
-            f"there is no field config.{one_line(name)}{_suggestion(name, known)}; see --help"
+            f"there is no field config.{plain(name)}{_suggestion(name, known)}; see --help"
         )
     try:
         return known[name].read(value)

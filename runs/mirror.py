@@ -9,19 +9,20 @@ names: many take `[` and `*` for patterns where they remove, find, or expand pat
 import contextlib
 import os
 import pathlib
+import re
 import secrets
-import time
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from runs import records
+from runs import records, workdirs
 from runs.cli import InputError
 
-_RETRY_SECONDS = (1.0, 5.0)  # waits before the last copy is tried again
 _LARGE = 2**20  # bytes
+_CHECKPOINT = re.compile(rf"(?:.*/)?{records.CHECKPOINTS}/[0-9]+(?=/)")  # of a file's path
 
 
 class Mirror:
@@ -35,46 +36,37 @@ class Mirror:
     """
 
     def __init__(
-        self,
-        root: pathlib.Path,
-        url: str,
-        directory: pathlib.Path,
-        say: Callable[[str], None],
+        self, root: pathlib.Path, url: str, directory: pathlib.Path, say: Callable[[str], None]
     ):
-        with contextlib.suppress(FileExistsError):
-            records.create_json(root / records.MIRROR, {"identity": secrets.token_hex(16)})
         self._root, self._url, self._directory, self._say = root, url, directory, say
         self._copied: dict[str, tuple[int, int]] = {}  # (size, mtime in ns) by path
 
     def saved(self) -> None:
         try:
-            self._copy()
+            self.close()
         except InputError:
             raise
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+        except Exception as error:  # of any driver
+            reason = records.plain(f"{type(error).__name__}: {error}")
             self._say(f"warning: {self._url} is not up to date ({reason}); it is tried again")
 
     def close(self) -> None:
-        for seconds in _RETRY_SECONDS:
-            with contextlib.suppress(OSError):
-                return self._copy()
-            time.sleep(seconds)
-        self._copy()
-
-    def _copy(self) -> None:
         """Copies what has changed: mirror.json, records, checkpoints, and last results."""
+        with workdirs.held(self._root / f".{records.LOCK}", wait=True):  # of all launches
+            if not (self._root / records.MIRROR).exists():
+                identity = {"identity": secrets.token_hex(16)}
+                records.write_json(self._root / records.MIRROR, identity)
         filesystem, top = _opened(self._url)
         _check_owner(filesystem, top, self._root, self._url)
         below = self._directory.absolute().relative_to(self._root.absolute()).as_posix()
         place = top if below == "." else f"{top}/{below}"
-        found = filesystem.find(place, detail=True)
-        there = {path[len(place) + 1 :]: entry["size"] for path, entry in found.items()}
+        entries = filesystem.find(place, detail=True)
+        there = {path[len(place) + 1 :]: entry["size"] for path, entry in entries.items()}
         for path in sorted(_files(self._directory), key=_order):
             source, copy = self._directory / path, f"{place}/{path}"
             try:
                 status = source.stat()
-                version = (status.st_size, status.st_mtime_ns)
+                version = status.st_size, status.st_mtime_ns
                 # Records of one size may differ, and so may what describes a checkpoint that was
                 # copied from a machine that is lost. The names of arrays' files never recur.
                 array = status.st_size > _LARGE and ".json" not in path
@@ -86,52 +78,34 @@ class Mirror:
             except FileNotFoundError:  # an old checkpoint was removed just now
                 if source.exists():
                     raise
-        for folder in set(filter(None, map(_checkpoint, there))):
-            if not (self._directory / folder).exists() and self._has_newer(folder):
-                for path in [path for path in there if path.startswith(f"{folder}/")]:
+        checkpoints = {found[0] for path in there if (found := _CHECKPOINT.match(path))}
+        for folder in filter(self._has_replaced, checkpoints):
+            if isinstance(filesystem, LocalFileSystem):
+                shutil.rmtree(f"{place}/{folder}")
+                continue
+            for path in there:
+                if path.startswith(f"{folder}/"):
                     filesystem.rm_file(f"{place}/{path}")
-                if isinstance(filesystem, LocalFileSystem):
-                    for parent, *_ in os.walk(f"{place}/{folder}", topdown=False):
-                        os.rmdir(parent)
 
-    def _has_newer(self, folder: str) -> bool:
+    def _has_replaced(self, folder: str) -> bool:
+        """Whether the run has removed a checkpoint, and has a newer one."""
         own = self._directory / folder
         steps = [int(path.name) for path in own.parent.glob("*") if path.name.isdigit()]
-        return own.name.isdigit() and max(steps, default=0) > int(own.name)
+        return not own.exists() and max(steps, default=0) > int(own.name)
 
 
 def check(url: str, root: pathlib.Path) -> None:
-    """Raises InputError if `root` can have no mirror at a URL: the protocol is unknown, its package
-    is missing, or one would lie within the other, perhaps through symbolic links."""
+    """Raises InputError if `root` can have no mirror at a URL: it cannot be written to, it contains
+    anything but the mirror of `root`, or one would lie within the other, perhaps through symbolic
+    links. Leaves nothing there."""
     try:
         if "://" in url and "::" in url:
             raise ValueError("a URL of one file system has no '::'")
         filesystem, place = _opened(url)
-    except Exception as error:  # some drivers connect at once, and raise many types
-        why = " ".join(str(error).split())
-        raise InputError(
-            f"--mirror is {url!r} ({why}); allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, a "
-            "directory, or another URL that fsspec writes to, whose package is installed"
-        ) from error
-    own, other = (pathlib.Path(os.path.realpath(path)) for path in (root, place))
-    nested = own.is_relative_to(other) or other.is_relative_to(own)
-    if not url or (isinstance(filesystem, LocalFileSystem) and nested):
-        raise InputError(f"--mirror is {url!r}; allowed: a place outside of {root}, not around it")
-
-
-def check_writable(url: str, root: pathlib.Path) -> None:
-    """Raises InputError if the mirror at `url` cannot be written to, or contains something else
-    than a copy of `root`. Leaves nothing there."""
-    filesystem, place = _opened(url)
-    if isinstance(filesystem, LocalFileSystem):
-        paths = (
-            os.path.join(parent, name)
-            for parent, folders, names in os.walk(place)
-            for name in (*folders, *names)
-        )
-        if linked := next(filter(os.path.islink, paths), None):
-            raise InputError(f"--mirror={url} contains the link {linked}; remove it")
-    try:
+        own, other = (pathlib.Path(os.path.realpath(path)) for path in (root, place))
+        nested = own.is_relative_to(other) or other.is_relative_to(own)
+        if isinstance(filesystem, LocalFileSystem) and nested:
+            raise ValueError(f"{root} is around it, or in it")
         _check_owner(filesystem, place, root, url)
         _make_directory(filesystem, place)
         name = f"{place}/.{secrets.token_hex(8)}.tmp"
@@ -139,10 +113,11 @@ def check_writable(url: str, root: pathlib.Path) -> None:
         filesystem.rm_file(name)
     except InputError:
         raise
-    except Exception as error:  # of any driver
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception as error:  # drivers raise many types
         raise InputError(
-            f"--mirror={url} cannot be written to ({why}); create the bucket, or give another place"
+            f"--mirror is {url!r} ({records.plain(error)}); allowed: s3://BUCKET/PATH or "
+            "gs://BUCKET/PATH in a bucket that exists, a directory elsewhere, or another URL that "
+            "fsspec writes to, whose package is installed"
         ) from error
 
 
@@ -182,14 +157,7 @@ def _files(directory: pathlib.Path) -> Iterator[str]:
                 yield path.relative_to(directory).as_posix()
 
 
-def _order(path: str) -> tuple[int, str]:
-    if path == records.MIRROR:
-        return 0, path
-    return 3 if path.endswith(records.RESULT) else 1 + bool(_checkpoint(path)), path
-
-
-def _checkpoint(path: str) -> str | None:
-    """The checkpoint that a file belongs to, such as 'e2/0/3/checkpoints/120'."""
+def _order(path: str) -> tuple:
+    """What a checkpoint needs is copied before it, and a result last."""
     parts = path.split("/")
-    place = parts.index(records.CHECKPOINTS) + 2 if records.CHECKPOINTS in parts else len(parts)
-    return "/".join(parts[:place]) if place < len(parts) else None
+    return path != records.MIRROR, records.CHECKPOINTS in parts, records.RESULT in parts, path

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from runs.cli import Failed, InputError
+from runs.cli import Failed, InputError, explained
 
 # Set by the user or a custom launcher. JAX itself reads only the first.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -47,77 +47,61 @@ _SETTINGS = {
 
 
 def initialize() -> None:
-    """Joins the other processes if a launcher started this process as one of several.
+    """Joins the other processes if a launcher started this process as one of several, and
+    initializes JAX's devices.
 
-    Must be called before JAX initializes its devices. JAX ends this process if the others do not
-    come within five minutes, or if process 0 ends.
+    JAX ends this process if the others do not come within five minutes, or if process 0 ends.
 
     Raises:
         InputError: the launcher's variables are incomplete or wrong, or this process has no device
             of JAX_PLATFORMS.
     """
-    if jax.distributed.is_initialized():
-        return
-    arguments, platforms = detect(os.environ), _with_host()
-    if arguments is not None:
+    arguments = detect(os.environ)
+    if arguments is not None and not jax.distributed.is_initialized():
         try:
             jax.distributed.initialize(**arguments, shutdown_timeout_seconds=60)
         except (ValueError, RuntimeError) as error:
             raise InputError(f"the processes of this run cannot be joined: {error}") from error
-    _check_devices(platforms)
-
-
-def _fix_settings() -> dict[str, Any]:
-    """Makes `_SETTINGS`; returns what they were."""
-    before = {name: getattr(jax.config, name) for name in _SETTINGS}
-    for name, value in _SETTINGS.items():
-        jax.config.update(name, value)
-    return before
+    check_devices()
 
 
 @contextlib.contextmanager
 def fixed_settings() -> Iterator[None]:
     """Within, JAX's settings are those that runs need; see runs/origins.py for the others."""
-    before = _fix_settings()
+    before = {name: getattr(jax.config, name) for name in _SETTINGS}
+    _set(_SETTINGS)
     try:
         yield
     finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
+        _set(before)
+
+
+def _set(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, value)
 
 
 def check_devices() -> None:
-    """Initializes JAX's devices and settings; raises InputError if this process has none of
-    JAX_PLATFORMS."""
-    _check_devices(_with_host())
-
-
-def _check_devices(platforms: str) -> None:
-    _fix_settings()
-    try:
-        jax.devices()
-        kinds = {device.platform for device in jax.local_devices()}
-        if kinds == {"cpu"} and platforms and "cpu" not in platforms.split(","):
-            raise AssertionError  # as JAX does for "cuda" without a GPU, if the host is not added
-    except (RuntimeError, AssertionError) as error:
-        if not platforms:
-            raise
-        text, _, _ = str(error).partition(" (set JAX_PLATFORMS")
-        reason = " ".join(text.split()) or "there is no GPU"
-        raise InputError(
-            f"JAX finds no device for JAX_PLATFORMS={platforms} ({reason}); set it to what this "
-            "machine has, such as cpu, or leave it unset"
-        ) from error
-
-
-def _with_host() -> str:
-    """Adds the host, which augments images, to JAX_PLATFORMS, last, also for worker processes;
-    returns what was asked for."""
+    """Initializes JAX's settings and devices, which include the host, since it augments images;
+    raises InputError if this process has none of JAX_PLATFORMS."""
+    _set(_SETTINGS)
     asked: str = jax.config.jax_platforms or ""  # pyright: ignore[reportAttributeAccessIssue]
     if asked and "cpu" not in asked.split(","):
-        os.environ["JAX_PLATFORMS"] = f"{asked},cpu"
+        os.environ["JAX_PLATFORMS"] = f"{asked},cpu"  # also for worker processes
         jax.config.update("jax_platforms", f"{asked},cpu")
-    return asked
+    why = "there is no GPU"  # without the host, JAX says so by an AssertionError
+    try:
+        jax.devices()
+        if not asked or "cpu" in asked.split(",") or jax.local_devices()[0].platform != "cpu":
+            return
+    except (RuntimeError, AssertionError) as error:
+        if not asked:
+            raise
+        why = " ".join(str(error).partition(" (set JAX_PLATFORMS")[0].split()) or why
+    raise InputError(
+        f"JAX finds no device for JAX_PLATFORMS={asked} ({why}); set it to what this machine has, "
+        "such as cpu, or leave it unset"
+    )
 
 
 def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
@@ -173,12 +157,15 @@ def decided_by_first(decide: Callable[[], Any]) -> Any:
     if is_first():
         try:
             outcome = {"value": decide()}
-        except InputError as error:
-            outcome = {"error": str(error)}
-    first_outcome = gather(outcome)[0]
-    if "error" in first_outcome:
-        raise InputError(first_outcome["error"])
-    return first_outcome["value"]
+        except Exception as error:
+            known = explained(error)
+            if not isinstance(known, InputError):
+                raise
+            outcome = {"error": str(known)}
+    outcome = gather(outcome)[0]
+    if "error" in outcome:
+        raise InputError(outcome["error"])
+    return outcome["value"]
 
 
 def check_same(values: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Progress of a command: one live line in a terminal, plain lines elsewhere.
+"""Progress of a command: one live line in a terminal, plain lines elsewhere; and a run's clocks.
 
 Output may fail at any time without ending the process: a terminal closes, the reader of a pipe
 ends, or the disk of a log is full.
@@ -27,6 +27,58 @@ _SLOW_SECONDS = 3.0
 
 # Lines are made of parts, the most important first; those that do not fit are left out.
 SEPARATOR = " | "
+
+
+class Clock:
+    """Measures a run in seconds; a resumed run continues from saved readings.
+
+    Attributes:
+        waited: seconds of training time spent waiting for input.
+    """
+
+    def __init__(self, train: float = 0.0, wall: float = 0.0, waited: float = 0.0):
+        now = time.perf_counter()
+        self.waited, self._trained, self._paused = waited, train, 0
+        self._training_since, self._began = now, now - wall
+
+    @property
+    def train(self) -> float:
+        """Seconds of training."""
+        return self._trained + (not self._paused) * (time.perf_counter() - self._training_since)
+
+    @property
+    def wall(self) -> float:
+        """Seconds since the run began, without the time between interruption and resumption."""
+        return time.perf_counter() - self._began
+
+    @property
+    def input_wait_fraction(self) -> float:
+        """The share of training time that was spent waiting for input, 0 to 1."""
+        return min(1.0, self.waited / self.train) if self.train > 0 else 0.0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Excludes the context from the training time."""
+        self._trained = self.train
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+            self._training_since = time.perf_counter()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the context as time spent waiting for input, which is training time."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited += time.perf_counter() - start
+
+    def readings(self) -> dict[str, float]:
+        """Arguments for a Clock that continues from here."""
+        return {"train": self.train, "wall": self.wall, "waited": self.waited}
 
 
 class TimeLeft:
@@ -66,9 +118,7 @@ class Progress:
         self.quiet, self.unsaid = quiet, list[str]()
         self._stream, self._heading = sys.stderr, heading
         self._live = self._stream is not None and self._stream.isatty()
-        self._shown = False  # whether a live line is shown
-        self._last = ""
-        self._next_line = time.monotonic() + 2.0
+        self._last, self._next_line = "", time.monotonic() + 2.0
 
     def update(self, status: Callable[[], str]) -> None:
         """Shows what `status` returns if the last one is old enough. A log does not get a status
@@ -79,12 +129,10 @@ class Progress:
         self._next_line = now + (_LIVE_SECONDS if self._live else _PLAIN_SECONDS)
         line = self.fitted(SEPARATOR.join(filter(None, (self._heading, status()))))
         if self._live:
-            self._shown = True
-            with writable(self._stream):
-                print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
+            self._show(line)
         elif line != self._last:
-            self._last = line
-            self.say(line)
+            write(line, self._stream)
+        self._last = line
 
     @contextlib.contextmanager
     def meanwhile(self, status: str) -> Iterator[None]:
@@ -116,10 +164,13 @@ class Progress:
 
     def close(self) -> None:
         """Removes the live line."""
-        if self._shown:
-            self._shown = False
-            with writable(self._stream):
-                print("\r\x1b[K", end="", file=self._stream, flush=True)
+        if self._live and self._last:
+            self._last = ""
+            self._show("")
+
+    def _show(self, line: str) -> None:
+        with writable(self._stream):
+            print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
 
 
 def duration(seconds: float | None) -> str:
@@ -165,20 +216,11 @@ def surviving_output() -> Iterator[None]:
 
     Prints characters that standard output cannot encode, such as '≤' in ASCII, as escapes, as
     Python does on standard error. Flushes at the end, where Python would fail at exit. Leaves out
-    what Orbax and its file layer report of errors that they raise, too.
+    what Orbax and its file layer, in their coroutines, too, report of errors that they raise.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    report = sys.unraisablehook
-
-    def unless_of_orbax(raised):
-        """Its coroutines complain when others have failed."""
-        code = getattr(raised.object, "cr_code", None)
-        in_orbax = code is not None and "orbax" in code.co_filename
-        if not in_orbax and str(raised.exc_value) != "Event loop is closed":
-            report(raised)
-
-    sys.unraisablehook = unless_of_orbax
+    report, sys.unraisablehook = sys.unraisablehook, lambda raised: None
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -188,7 +230,6 @@ def surviving_output() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = report
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             with writable(stream):
-                if stream is not None:
-                    stream.flush()
+                stream.flush()

@@ -8,9 +8,7 @@ renamed, and has a checksum. A JSON file holds its own, in the field `sha256`; t
 not match its checksum is `Damaged`, and nothing in it is used. WORKDIR needs a POSIX file system.
 """
 
-import contextlib
 import dataclasses
-import errno
 import hashlib
 import itertools
 import json
@@ -128,11 +126,6 @@ def error_file(process: int) -> str:
     return f"error{process or ''}.txt"
 
 
-def is_error_file(name: str) -> bool:
-    """Whether this is a name that `error_file` returns."""
-    return re.fullmatch(r"error([1-9][0-9]*)?\.txt", name) is not None
-
-
 # --- Writing
 
 
@@ -157,30 +150,7 @@ def write_result(
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file atomically: writes a temporary file, forces it to disk, and renames it."""
-    with _written(pathlib.Path(path), content) as temporary:
-        os.replace(temporary, path)
-
-
-def create_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
-    """Like `write_json`, unless `path` exists: of several processes, on one machine or more, that
-    create the same file, exactly one succeeds.
-
-    Raises:
-        FileExistsError: `path` exists; it is left unchanged.
-    """
-    with _written(pathlib.Path(path), _json(value)) as temporary:
-        try:
-            os.link(temporary, path)  # unlike a rename, a link never replaces a file
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-            with open(path, "xb") as file:  # a file system without links: not whole at once
-                file.write(temporary.read_bytes())
-
-
-@contextlib.contextmanager
-def _written(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
-    """A file with `content` next to `path`, on disk; removed on exit unless it was renamed."""
+    path = pathlib.Path(path)
     # a random name, since process numbers repeat between containers and machines
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -188,17 +158,17 @@ def _written(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        yield temporary
-    finally:
+        os.replace(temporary, path)
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
 
 
 def free_path(directory: pathlib.Path, name: str) -> pathlib.Path:
     """A path in `directory`, which is created, where nothing is: `name`, `name.1`, `name.2`, ..."""
     directory.mkdir(exist_ok=True)
-    numbered = (directory / f"{name}.{number}" for number in itertools.count(1))
-    paths = itertools.chain([directory / name], numbered)
-    return next(path for path in paths if not os.path.lexists(path))
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(1)))
+    return next(directory / free for free in names if not os.path.lexists(directory / free))
 
 
 # --- Reading
@@ -221,8 +191,8 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
     checksum, version = value.pop("sha256", None), value.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise Damaged(
-            f"{name} is of schema version {version}, and this code reads {SCHEMA_VERSION}; use the "
-            "code that wrote it"
+            f"{name} is of schema version {version}, and this code reads {SCHEMA_VERSION} (use the "
+            "code that wrote it)"
         )
     if checksum != _checksum(value):
         raise Damaged(f"{name} has changed since it was written")
@@ -381,6 +351,14 @@ _SECRET = re.compile(rf"([?&][^=&\s]*(?:{_NAMED})[^=&\s]*=)[^&\s'\"]+", re.IGNOR
 def redacted(text: str) -> str:
     """A text without passwords, tokens, and keys in URLs, for messages and records."""
     return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1***", text))
+
+
+def plain(text: object, max_length: int | None = None) -> str:
+    """Text as one printable line, cut to `max_length` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    if max_length is None or len(line) <= max_length:
+        return line
+    return f"{line[: max_length - 3]}..."
 
 
 # --- Nested configurations

@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from runs import cli, origins, processes, records
@@ -25,19 +25,16 @@ def newest_usable(
     workdir: pathlib.Path, checkpoints: Checkpoints, like: Any, say: Callable[[str], None]
 ) -> tuple[int, Any, Any] | None:
     """The (step, arrays, value) of the newest checkpoint that is intact and whose records exist;
-    None if there are no checkpoints.
-
-    Checkpoints that are not usable and a damaged result, which resuming the run writes again, are
-    moved to WORKDIR/damaged and reported.
+    None if there are no checkpoints. Those that are not usable are moved to WORKDIR/damaged.
 
     Args:
         like: a pytree with the structure and sharding of the arrays.
-        say: called with a line for everything that is moved.
+        say: called with a line for each checkpoint that is moved.
 
     Raises:
         NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
     """
-    damaged, unusable, newest = workdir / records.DAMAGED, dict[int, str](), None
+    unusable, newest = dict[int, str](), None
     for step in checkpoints.steps():
         try:
             value = checkpoints.value(step)  # of all: Orbax reads their metadata when it saves
@@ -54,11 +51,12 @@ def newest_usable(
         reasons = (f"checkpoint {step}: {why}" for step, why in unusable.items())
         raise NothingToResume(workdir, "; ".join(reasons))
     for step, why in unusable.items():
-        processes.decided_by_first(functools.partial(checkpoints.set_aside, step, damaged))
-        say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
-    processes.decided_by_first(lambda: _set_result_aside(workdir, say))
-    if newest and unusable:
-        say(f"resuming from checkpoint {newest[0]}; the others are in {damaged}")
+        aside = functools.partial(checkpoints.set_aside, step, workdir / records.DAMAGED)
+        processes.decided_by_first(aside)
+        say(
+            f"warning: checkpoint {step} of {workdir} cannot be used: {why}; it is now in "
+            f"{records.DAMAGED}/"
+        )
     return newest
 
 
@@ -66,16 +64,6 @@ def _missing(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> str:
     """The reasons why files do not begin with what a checkpoint covers; '' if they do."""
     reasons = (records.Extent(**e).missing_from(workdir / name) for name, e in extents.items())
     return ", ".join(filter(None, reasons))
-
-
-def _set_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
-    try:
-        records.read_json(workdir / records.RESULT)
-    except Damaged as error:
-        with cli.writing_to(workdir):
-            aside = records.free_path(workdir / records.DAMAGED, records.RESULT)
-            (workdir / records.RESULT).rename(aside)
-        say(f"warning: {workdir}: {error}; it is moved to {aside}, and the run resumes")
 
 
 def set_aside(workdir: pathlib.Path) -> pathlib.Path:
@@ -92,11 +80,7 @@ def set_aside(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def note(
-    workdir: pathlib.Path,
-    record: Mapping[str, Any],
-    step: int,
-    change_rounding: Collection[str],
-    say: Callable[[str], None],
+    workdir: pathlib.Path, record: Mapping[str, Any], step: int, say: Callable[[str], None]
 ) -> None:
     """Lists what a run resumes with in its config.json, if it differs from what it had before.
 
@@ -106,16 +90,15 @@ def note(
         workdir: the run's directory.
         record: what config.json would contain if the run began now.
         step: of the checkpoint that the run resumes from; 0 if there is none.
-        change_rounding: fields of the configuration that may change the numbers by rounding. So may
-            packages and hardware, such as the number of devices that mesh.data=0 uses.
         say: called with a line if something differs.
     """
     there = records.read_json(workdir / records.CONFIG)
     noted = there.get(records.RESUMED) or []
     kept = [entry for entry in noted if entry["step"] < step]
-    began, wanted = flat(there["config"]), flat(record["config"])
+    began = flat(there["config"])
+    fields = {name: x for name, x in flat(record["config"]).items() if began.get(name) != x}
     now: dict[str, Any] = {name: record.get(name) for name in records.ORIGIN}
-    now["fields"] = {name: value for name, value in wanted.items() if began.get(name) != value}
+    now["fields"] = fields
     before = origins.of_run(there | {records.RESUMED: kept})[-1]
     old, new = (
         flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
@@ -123,12 +106,7 @@ def note(
     )
     if changed := [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]:
         kept = [*kept, {"step": step, **now}]
-        computes = [name for name in changed if name.startswith(("packages.", "hardware."))]
-        rounded = {*computes, *changed} & {*computes, *change_rounding} - {
-            f"hardware.{origins.SYSTEM}"
-        }
         listed = "; ".join(f"{n} ({old.get(n)!r} before, {new.get(n)!r} now)" for n in changed)
-        rest = "; the rest may agree with an uninterrupted run to rounding only"
-        say(f"{workdir} resumes at step {step} with {listed}{rest if step and rounded else ''}")
+        say(f"{workdir} resumes at step {step} with {listed}")
     if kept != noted:
         records.write_json(workdir / records.CONFIG, there | {records.RESUMED: kept})

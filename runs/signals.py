@@ -1,30 +1,25 @@
 """Handles the signals of batch systems and Ctrl-C: a command saves its work and ends.
 
 The first Ctrl-C raises KeyboardInterrupt; during training, `stop_requested` lets the run save
-first. A second Ctrl-C or SIGTERM ends the process immediately, as a kill would, which the files on
-disk survive: the run may wait for a source that does not answer.
+first. A second Ctrl-C ends the process immediately, as a kill would, which the files on disk
+survive: the run may wait for a source that does not answer.
 Commands import this module before any slow import, so it imports JAX only on demand.
 """
 
 import contextlib
 import itertools
-import math
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 INTERRUPTED, PREEMPTED = 130, 75  # exit codes
 
-# What batch systems send before they stop a job. Slurm and LSF send what the job script chooses;
+# What batch systems send to stop a job, or before. Slurm and LSF send what the job script chooses;
 # SIGXCPU says that the limit of CPU time is near, and is repeated every second.
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-
-# SIGTERM may come twice, to the group of processes and from the parent. That is one stop.
-_ONE_STOP_SECONDS = 2.0
+STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 _calls = itertools.count()  # of all functions that `stop_requested` yields, with several processes
 _stop = threading.Event()  # whether `stop_requested` has had a signal
@@ -39,7 +34,7 @@ def end_at_once(*_) -> None:
 
 
 def end_preempted(*_) -> None:
-    """A handler of the other signals while nothing is trained: ends the process as preempted."""
+    """A handler of STOPS while nothing is trained: ends the process as preempted."""
     with contextlib.suppress(OSError):
         os.write(2, b"stopped; run the same command again\n")
     os._exit(PREEMPTED)
@@ -65,7 +60,7 @@ def install_for_start() -> None:
     """Installs the handlers of a command that trains, for the time before it does, such as its slow
     imports and the reading of the data. A batch system that stops it then is to queue it again."""
     install(end_at_once)
-    for number in (signal.SIGTERM, *WARNINGS):
+    for number in STOPS:
         signal.signal(number, end_preempted)
 
 
@@ -74,10 +69,9 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
     """Yields a function to be called before every step (or batch of an evaluation), which returns
     whether to stop there.
 
-    In a single process it returns True after the first SIGTERM, Ctrl-C, or one of WARNINGS; a
-    Ctrl-C after it, or a second SIGTERM seconds after the first, ends a command immediately. Only
-    the main thread receives signals; elsewhere it always returns False. Functions of nested
-    contexts return the same.
+    In a single process it returns True after the first Ctrl-C or one of STOPS; a Ctrl-C after it
+    ends a command immediately. Only the main thread receives signals; elsewhere it always returns
+    False. Functions of nested contexts return the same.
 
     Of several processes, any may receive a signal. All stop at the same call, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
@@ -88,41 +82,33 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
 
     global _stopping
     if jax.process_count() > 1:
-        with _handled_by(lambda *_: os.kill(os.getpid(), signal.SIGTERM), WARNINGS):
+        with _handled_by(lambda *_: os.kill(os.getpid(), signal.SIGTERM), STOPS[1:]):
             # JAX, which handles SIGTERM, stops at the number after the largest one reported so far,
             # which is 0 before the first report. The steps of a resumed run could start beyond it;
             # the number of the call cannot.
             yield lambda: multihost_utils.reached_preemption_sync_point(next(_calls))
-        return
-    if threading.current_thread() is not threading.main_thread():
+    elif threading.current_thread() is not threading.main_thread():
         yield lambda: False
-        return
-    if _stopping is not None:
+    elif _stopping is not None:
         yield _stopping
-        return
-    one_stop_until = math.inf
+    else:
 
-    def on_signal(number, frame):
-        nonlocal one_stop_until
-        if number == signal.SIGINT and _stop.is_set():
-            handler = before[number]
-            if callable(handler) and handler is not raise_once:
-                handler(number, frame)  # of a notebook, or of pytest
-            else:
-                end_at_once()
-        elif number == signal.SIGTERM and time.monotonic() > one_stop_until:
-            end_preempted()
-        elif number == signal.SIGTERM:
-            one_stop_until = min(one_stop_until, time.monotonic() + _ONE_STOP_SECONDS)
-        _stop.set()
+        def on_signal(number, frame):
+            if number == signal.SIGINT and _stop.is_set():
+                handler = before[number]
+                if callable(handler) and handler is not raise_once:
+                    handler(number, frame)  # of a notebook, or of pytest
+                else:
+                    end_at_once()
+            _stop.set()
 
-    _stop.clear()
-    _stopping = _stop.is_set
-    with _handled_by(on_signal, (*WARNINGS, signal.SIGTERM, signal.SIGINT)) as before:
-        try:
-            yield _stopping
-        finally:
-            _stopping = None
+        _stop.clear()
+        _stopping = _stop.is_set
+        with _handled_by(on_signal, (*STOPS, signal.SIGINT)) as before:
+            try:
+                yield _stopping
+            finally:
+                _stopping = None
 
 
 @contextlib.contextmanager

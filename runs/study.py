@@ -463,11 +463,3 @@ def is_number(value: Any) -> bool:
     """Whether `value` is a finite number; true and false are not."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and -sys.float_info.max <= value <= sys.float_info.max
-
-
-def plain(text: str, max_length: int | None = None) -> str:
-    """Text from a record as one printable line, cut to `max_length` characters."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if max_length is None or len(line) <= max_length:
-        return line
-    return f"{line[: max_length - 3]}..."

@@ -18,8 +18,10 @@ _COMPARED += ("optimizer.learning_rate", "optimizer.momentum", "optimizer.weight
 _SCORES = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
 _FAILED = ("diverged", "failed")
 
+_identities = threading.Lock()  # on trackers.json, which the trackers of a run share
 
-class Tracked:
+
+class Tracker:
     """A run as trackers see it.
 
     Args:
@@ -30,35 +32,43 @@ class Tracked:
     Attributes:
         name: such as 'e2/0/3', or the directory's name.
         group: the name of the study, or of the run.
+        config: the fields by dotted name.
         hparams: what runs are compared by.
     """
 
     def __init__(self, workdir: pathlib.Path, root: pathlib.Path, config: Mapping[str, Any]):
-        self.workdir, self._lock = workdir, threading.Lock()
         path = workdir.absolute().relative_to(root.absolute())
-        self.group = root.absolute().name
+        self.workdir, self.group = workdir, root.absolute().name
         self.name = path.as_posix() if path.parts else self.group
-        redact = lambda x: records.redacted(x) if isinstance(x, str) else x  # noqa: E731
-        self.config = {name: redact(value) for name, value in flat(config).items()}
+        self.config = {
+            name: records.redacted(value) if isinstance(value, str) else value
+            for name, value in flat(config).items()
+        }
         record = records.read_json(workdir / records.HPARAMS)
         drawn = record.pop("hparams", {})
         self.hparams = {name: self.config[name] for name in _COMPARED} | record | drawn
 
+    def start(self, fresh_examples: int) -> None:
+        """The run is about to take its first step in this process, at this position."""
+        raise NotImplementedError
+
+    def write(self, values: Mapping[str, float], at: Mapping[str, Any]) -> None:
+        """Adds values by tag, at the `step` and `fresh_examples` of a record."""
+        raise NotImplementedError
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        split, names = record["split"], record.keys() - {"step", "fresh_examples", "split"}
+        self.write({f"{split}/{name}": float(record[name]) for name in sorted(names)}, record)
+
     def identity(self, tracker: str, new: Callable[[], str]) -> str:
         """The run's identity with a tracker: that of an earlier process, or a new one."""
         path = self.workdir / records.TRACKED
-        with self._lock:
+        with _identities:
             known = records.read_json(path)
             if tracker not in known:
                 known[tracker] = new()
                 records.write_json(path, known)
             return known[tracker]
-
-
-def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a record by tag, such as 'train/loss'."""
-    names = record.keys() - {"step", "fresh_examples", "split"}
-    return {f"{record['split']}/{name}": float(record[name]) for name in sorted(names)}
 
 
 def _scores(result: Mapping[str, Any]) -> dict[str, float]:
@@ -68,121 +78,114 @@ def _scores(result: Mapping[str, Any]) -> dict[str, float]:
     return {f"score/{name}": float(value) for name, value in scores.items() if value is not None}
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Writes WORKDIR/tensorboard: scalars over fresh examples, and the run's row in HParams.
 
     Not by tensorboardX's SummaryWriter: on a full disk its thread ends with a traceback, and the
     process then waits forever for someone to empty the thread's queue.
     """
 
-    def __init__(self, run: Tracked, fresh_examples: int):
+    _writer: Any = None
+
+    def start(self, fresh_examples: int) -> None:
         from tensorboardX import summary
         from tensorboardX.event_file_writer import EventsWriter
 
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it reports every NaN
-        directory = run.workdir / records.TENSORBOARD
+        directory = self.workdir / records.TENSORBOARD
         directory.mkdir(exist_ok=True)
         self._summary, self._writer = summary, EventsWriter(str(directory / "events"))
         # TensorBoard drops what an earlier process has recorded from here on.
-        self._write(fresh_examples + 1, session_log={"status": "START"})
+        self._event(fresh_examples + 1, session_log={"status": "START"})
         tags = [f"score/{name}" for name in ("reached", "best", *_SCORES)]
-        experiment, row, self._success = summary.hparams(run.hparams, dict.fromkeys(tags))
-        self._write(fresh_examples, summary=experiment)
-        self._write(fresh_examples, summary=row)
+        experiment, row, self._success = summary.hparams(self.hparams, dict.fromkeys(tags))
+        for part in (experiment, row):
+            self._event(fresh_examples, summary=part)
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        self._add(_scalars(record), record["fresh_examples"])
+    def write(self, values: Mapping[str, float], at: Mapping[str, Any]) -> None:
+        for tag, value in values.items():
+            self._event(at["fresh_examples"], summary=self._summary.scalar(tag, value))
+        self._writer.flush()
 
     def end(self, result: Mapping[str, Any]) -> None:
         if result["status"] != "preempted":
-            self._add(_scores(result), result["fresh_examples"])
+            self.write(_scores(result), result)
         if result["status"] in records.COUNTABLE:
-            self._write(result["fresh_examples"], summary=self._success)
+            self._event(result["fresh_examples"], summary=self._success)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:  # the run has begun
+            self._writer.close()
 
-    def _add(self, values: Mapping[str, float], fresh_examples: int) -> None:
-        for tag, value in values.items():
-            self._write(fresh_examples, summary=self._summary.scalar(tag, value))
-        self._writer.flush()
-
-    def _write(self, step: int, **content: Any) -> None:
+    def _event(self, step: int, **content: Any) -> None:
         from tensorboardX.proto import event_pb2
 
         event = event_pb2.Event(wall_time=time.time(), step=step, **content)  # pyright: ignore
         self._writer.write_event(event)
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
     """Logs to Weights & Biases, in the project of WANDB_PROJECT (default: data-echoing)."""
 
-    def __init__(self, run: Tracked, fresh_examples: int):
-        del fresh_examples  # the axis of a run that resumes continues by itself
+    def start(self, fresh_examples: int) -> None:  # the axis of a run that resumes continues
         os.environ.setdefault("WANDB_SILENT", "true")  # no prompts over the display of progress
         import wandb  # pyright: ignore[reportMissingImports]
 
         settings = wandb.Settings(console="off")
         self._wandb = wandb.init(
             project=settings.project or "data-echoing",
-            group=run.group,
-            name=run.name,
-            id=run.identity("wandb", lambda: secrets.token_hex(8)),
+            group=self.group,
+            name=self.name,
+            id=self.identity("wandb", lambda: secrets.token_hex(8)),
             resume="allow",
             reinit="create_new",
-            config=run.config,
-            dir=str(run.workdir),
+            config=self.config,
+            dir=str(self.workdir),
             settings=settings,
         )
         self._wandb.define_metric("*", step_metric="fresh_examples")
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        counts = {name: record[name] for name in ("step", "fresh_examples")}
-        self._wandb.log(counts | _scalars(record))
+    def write(self, values: Mapping[str, float], at: Mapping[str, Any]) -> None:
+        self._wandb.log({name: at[name] for name in ("step", "fresh_examples")} | dict(values))
 
     def end(self, result: Mapping[str, Any]) -> None:
         self._wandb.summary.update(_scores(result) | {"status": result["status"]})
         self._wandb.finish(exit_code=int(result["status"] in _FAILED))
 
 
-class MLflow:
+class MLflow(Tracker):
     """Logs to MLflow, in an experiment named after the study, at MLFLOW_TRACKING_URI."""
 
-    def __init__(self, run: Tracked, fresh_examples: int):
-        del fresh_examples  # MLflow keeps every value of a step
+    def start(self, fresh_examples: int) -> None:  # MLflow keeps every value of a step
         import mlflow  # pyright: ignore[reportMissingImports]
 
         def create() -> str:
-            experiment = mlflow.set_experiment(run.group).experiment_id
-            identity = self._client.create_run(experiment, run_name=run.name).info.run_id
-            for name, value in (run.config | run.hparams).items():
+            experiment = mlflow.set_experiment(self.group).experiment_id
+            identity = self._client.create_run(experiment, run_name=self.name).info.run_id
+            for name, value in (self.config | self.hparams).items():
                 self._client.log_param(identity, name, value)
             return identity
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every new experiment
         self._client = mlflow.MlflowClient()
-        self._id = run.identity("mlflow", create)
+        self._id = self.identity("mlflow", create)
         self._client.update_run(self._id, status="RUNNING")
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        self._log(_scalars(record), record["fresh_examples"])
+    def write(self, values: Mapping[str, float], at: Mapping[str, Any]) -> None:
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
+
+        now, x = int(1000 * time.time()), at["fresh_examples"]
+        self._client.log_batch(self._id, metrics=[Metric(*v, now, x) for v in values.items()])
 
     def end(self, result: Mapping[str, Any]) -> None:
-        self._log(_scores(result), result["fresh_examples"])
+        self.write(_scores(result), result)
         self._client.set_tag(self._id, "status", result["status"])
         status = {"preempted": "KILLED", **dict.fromkeys(_FAILED, "FAILED")}
         self._client.set_terminated(self._id, status.get(result["status"], "FINISHED"))
 
-    def _log(self, values: Mapping[str, float], fresh_examples: int) -> None:
-        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
-
-        now = int(1000 * time.time())
-        metrics = [Metric(k, v, now, fresh_examples) for k, v in values.items()]
-        self._client.log_batch(self._id, metrics=metrics)
-
 
 # By name: the tracker, and its package.
-TRACKERS: dict[str, tuple[Callable[[Tracked, int], Any], str]] = {
+TRACKERS: dict[str, tuple[type[Tracker], str]] = {
     "tensorboard": (TensorBoard, "tensorboardX"),
     "wandb": (WeightsAndBiases, "wandb"),
     "mlflow": (MLflow, "mlflow"),

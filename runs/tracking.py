@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import functools
 import importlib.util
 import os
 import pathlib
@@ -13,7 +12,7 @@ from typing import Any
 from echo.threads import DaemonPool, done_within
 from runs import cli, records
 from runs.cli import InputError
-from runs.trackers import TRACKERS, Tracked
+from runs.trackers import TRACKERS
 
 # How long the end of a run waits for a follower that does not answer.
 _SILENT_SECONDS = 300.0
@@ -46,40 +45,34 @@ class Tools:
         """
         from runs import processes
 
-        make: dict[str, Callable[[int], Any]] = {}
-        if self.trackers:
-            run = Tracked(workdir, self.root, config)
+        made: dict[str, Any] = {}
+        if processes.is_first():
             for name in self.trackers:
-                make[f"--tracker={name}"] = functools.partial(TRACKERS[name][0], run)
-        make |= self._mirror(workdir, say)
+                made[f"--tracker={name}"] = TRACKERS[name][0](workdir, self.root, config)
+            made |= self._mirror(workdir, say)
         profile = Profile(workdir, *self.profile, say) if self.profile else None
-        return Followers(make if processes.is_first() else {}, say, profile)
+        return Followers(made, say, profile)
 
     def copy(self, directory: pathlib.Path, say: Callable[[str], None]) -> None:
         """Brings the mirror of a directory, `root` or below it, up to date, and waits for it."""
         from runs import processes
 
-        followers = Followers(self._mirror(directory, say) if processes.is_first() else {}, say)
-        followers.tell("start", 0)
-        followers.close()
+        Followers(self._mirror(directory, say) if processes.is_first() else {}, say).close()
 
     def check(self, directory: pathlib.Path) -> None:
         """Raises InputError if `directory`, of a run or study that is about to begin or resume,
-        cannot have its mirror: see mirror.check_writable. Leaves nothing there."""
-        from runs import mirror
-
+        cannot have its mirror. Leaves nothing there."""
         if self.mirror and directory.absolute() == self.root.absolute():
-            mirror.check(self.mirror, self.root)
-            mirror.check_writable(self.mirror, self.root)
+            from runs import mirror
 
-    def _mirror(
-        self, directory: pathlib.Path, say: Callable[[str], None]
-    ) -> dict[str, Callable[[int], Any]]:
+            mirror.check(self.mirror, self.root)
+
+    def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> dict[str, Any]:
         if not self.mirror:
             return {}
         from runs.mirror import Mirror
 
-        return {"--mirror": lambda _: Mirror(self.root, self.mirror, directory, say)}
+        return {"--mirror": Mirror(self.root, self.mirror, directory, say)}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -101,12 +94,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def chosen(arguments: argparse.Namespace, root: pathlib.Path) -> Tools:
     """The tools that flags choose for the run or study in `root`; raises InputError."""
     url = arguments.mirror or ""
-    if arguments.mirror is not None:
-        from runs import mirror
-
-        mirror.check(url, root)
-        if "://" not in url:  # workers may have another working directory
-            url = os.path.abspath(url)
+    if arguments.mirror is not None and "://" not in url:
+        if not url:
+            raise InputError("--mirror is ''; give a URL or a directory")
+        url = os.path.abspath(url)  # workers may have another working directory
     profile = getattr(arguments, "profile", None)
     trackers = ("tensorboard",) if arguments.tracker is None else arguments.tracker
     return Tools(trackers, profile, url, root.absolute())
@@ -118,9 +109,7 @@ def _trackers(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in TRACKERS:
             allowed = ", ".join(TRACKERS)
-            raise InputError(
-                f"--tracker is {text!r}; allowed: {allowed}, separated by commas, or none"
-            )
+            raise InputError(f"--tracker is {text!r}; allowed: {allowed}, with commas, or none")
         package = TRACKERS[name][1]
         if importlib.util.find_spec(package) is None:
             raise InputError(
@@ -146,28 +135,27 @@ class Followers:
     named in a warning, and left out from then on.
 
     A follower has a method for each event that it needs:
+    * `start(fresh_examples)`: the run is about to take its first step in this process, at this
+      position; later records of an earlier process will be recorded again;
     * `record(record)`: the run has written `step`, `fresh_examples`, `split`, and numbers by name;
     * `saved()`: a checkpoint is complete;
     * `end(result)`: the run has ended with this result.json, perhaps to be resumed later;
     * `close()`: comes last, also if an error prevented a result.
 
     Args:
-        make: by name, what makes a follower at the event `start(fresh_examples)`: the run is about
-            to take its first step in this process, at this position, and later records of an
-            earlier process will be recorded again.
+        followers: by name.
         say: called with the warning.
         profile: is told of each step.
     """
 
     def __init__(
         self,
-        make: Mapping[str, Callable[[int], Any]],
+        followers: Mapping[str, Any],
         say: Callable[[str], None],
         profile: "Profile | None" = None,
     ):
-        self._make, self._say, self._profile = dict(make), say, profile
-        self._followers = dict[str, Any]()
-        self._threads = {name: DaemonPool(1) for name in make}
+        self._followers, self._say, self._profile = dict(followers), say, profile
+        self._threads = {name: DaemonPool(1) for name in followers}
 
     def step(self, step: int) -> None:
         """The run is about to take a step; the first one is 1."""
@@ -192,13 +180,11 @@ class Followers:
 
     def _call(self, name: str, event: str, arguments: tuple) -> None:
         try:
-            if event == "start":
-                self._followers[name] = self._make[name](*arguments)
-            elif call := getattr(self._followers.get(name), event, None):
+            if call := getattr(self._followers[name], event, None):
                 call(*arguments)
         except Exception as error:
             self._followers[name] = None
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = records.plain(f"{type(error).__name__}: {error}")
             self._say(f"warning: {name} failed ({reason}); the run continues without it")
 
 
@@ -280,9 +266,10 @@ class Recorder:
         longer has the errors of earlier attempts."""
         if self.active:
             if result["status"] in records.FINISHED:
-                for path in [*self._workdir.iterdir()]:
-                    if records.is_error_file(path.name) and path.is_file():
-                        path.unlink()
+                import jax
+
+                for process in range(jax.process_count()):
+                    (self._workdir / records.error_file(process)).unlink(missing_ok=True)
             result = records.write_result(self._workdir, result, self._extent)
             self._followers.tell("end", result)
         return result

@@ -27,11 +27,11 @@ def checked(
         may_change: fields of the configuration that may differ from the existing run.
 
     Raises:
-        InputError: the directory contains something else, or a run of another configuration, data
-            set, or schema version.
+        InputError: the directory contains something else, or a run of another configuration or data
+            set.
+        Damaged: its config.json is damaged, or of another schema version.
     """
-    with cli.damage_explained(f"the run in {workdir}", "restore that file, or give another one"):
-        there = records.read_json(workdir / records.CONFIG)
+    there = records.read_json(workdir / records.CONFIG)
     if not there:
         if os.path.lexists(workdir) and not is_new(workdir):
             raise InputError(f"{workdir} exists but contains no run; give a new or empty directory")
@@ -65,23 +65,19 @@ def enter(
         was a run, which is to be resumed.
 
     Raises:
-        InputError: another process is training in the directory, or it cannot be written to.
+        InputError: another process is training in the directory.
     """
-    with cli.writing_to(workdir):
-        workdir.mkdir(parents=True, exist_ok=True)
-        if lock is not None and not lock.enter_context(held(workdir / records.LOCK)):
-            raise InputError(
-                f"{workdir} is in use by another process; wait until it ends, or give another "
-                "directory"
-            )
-        finished, resumes = (
-            checked(workdir, record, may_change),
-            (workdir / records.CONFIG).exists(),
+    workdir.mkdir(parents=True, exist_ok=True)
+    if lock is not None and not lock.enter_context(held(workdir / records.LOCK)):
+        raise InputError(
+            f"{workdir} is in use by another process; wait until it ends, or give another directory"
         )
-        if not resumes:
-            content = {"schema_version": records.SCHEMA_VERSION, **record}
-            records.write_json(workdir / records.CONFIG, content)
-        return finished, resumes
+    finished = checked(workdir, record, may_change)
+    resumes = (workdir / records.CONFIG).exists()
+    if not resumes:
+        content = {"schema_version": records.SCHEMA_VERSION, **record}
+        records.write_json(workdir / records.CONFIG, content)
+    return finished, resumes
 
 
 def check_place(directory: pathlib.Path, config: Any, flag: str) -> None:

@@ -330,15 +330,14 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
             version; nothing has been written.
     """
     plan = dict((study if study.record else with_record(study)).record)
-    with cli.disk_full_named(study_dir), cli.writing_to(study_dir):
-        if _grown(_read_record(study_dir), plan, study_dir) is not None:
-            study_dir.mkdir(parents=True, exist_ok=True)
-            # another launch may have written or extended the study meanwhile
-            with workdirs.held(study_dir / _LOCK, wait=True):
-                grown = _grown(_read_record(study_dir), plan, study_dir)
-                if grown is not None:
-                    records.write_json(study_dir / records.STUDY, grown | origins.describe())
-        there = _read_record(study_dir) or plan
+    if _grown(_read_record(study_dir), plan, study_dir) is not None:
+        study_dir.mkdir(parents=True, exist_ok=True)
+        # another launch may have written or extended the study meanwhile
+        with workdirs.held(study_dir / _LOCK, wait=True):
+            grown = _grown(_read_record(study_dir), plan, study_dir)
+            if grown is not None:
+                records.write_json(study_dir / records.STUDY, grown | origins.describe())
+    there = _read_record(study_dir) or plan
     sizes = [f"{there[name]} {name} ({plan[name]} here)" for name in ("trials", "searches")]
     kept = any(there[name] > plan[name] for name in SIZES)
     return f"the study in {study_dir} keeps its {' and '.join(sizes)}" if kept else ""

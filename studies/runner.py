@@ -49,7 +49,7 @@ def run(
     Raises:
         cli.InputError: a condition that cannot be trained, or a directory with another study;
             nothing has been written.
-        cli.DiskFull: see `train.train`.
+        OSError, ValueError: see `train.train`.
     """
     workdirs.check_place(study_dir, study.config, "--outdir")
     tools = tools or Tools(root=study_dir.absolute())

@@ -84,9 +84,9 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
     over.
 
     Raises:
-        cli.InputError, cli.DiskFull: see `train.train`.
+        cli.InputError, OSError, ValueError: see `train.train`.
     """
-    with contextlib.ExitStack() as held_locks, cli.disk_full_named(study_dir):
+    with contextlib.ExitStack() as held_locks:
         known, notes = processes.decided_by_first(
             lambda: _claim(study, unit, study_dir, held_locks)
         )
@@ -155,7 +155,7 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
     except Exception as caught:
         error = cli.explained(caught)
-        kinds = (cli.InputError, cli.DiskFull)
+        kinds = (cli.InputError, cli.Failed)
         kind = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
         return Outcome({}, error=kind(str(error) or repr(error)))  # any other may not be pickled
 
@@ -206,9 +206,8 @@ def _claim(
     known, notes = {}, []
     for trial in unit.trials:
         workdir = unit.workdir(trial, study_dir)
-        with cli.writing_to(workdir):
-            workdir.mkdir(parents=True, exist_ok=True)
-            locked = held_locks.enter_context(workdirs.held(workdir / records.LOCK))
+        workdir.mkdir(parents=True, exist_ok=True)
+        locked = held_locks.enter_context(workdirs.held(workdir / records.LOCK))
         # read under the lock: the process that held it may just have finished the trial
         if locked and (reason := _damage(study, unit.place(trial), workdir)):
             notes.append(

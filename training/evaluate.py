@@ -112,17 +112,16 @@ def open_test_split(config: ConfigDict) -> Source:
 
 def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
     """The content of config.json, the status, and the best step of a run that no process trains."""
-    with cli.damage_explained(f"the run in {workdir}"), cli.writing_to(workdir):
-        record = records.read_json(workdir / records.CONFIG)
-        result = records.read_json(workdir / records.RESULT) or {"status": "interrupted"}
-        if not record:
-            raise cli.InputError(
-                f"{workdir} contains no run (no {records.CONFIG}); give the directory of a run"
-            )
-        if result["status"] not in records.FINISHED:
-            with workdirs.held(workdir / records.LOCK) as free:
-                if not free:
-                    raise cli.InputError(f"another process is training in {workdir}; stop it first")
+    record = records.read_json(workdir / records.CONFIG)
+    result = records.read_json(workdir / records.RESULT) or {"status": "interrupted"}
+    if not record:
+        raise cli.InputError(
+            f"{workdir} contains no run (no {records.CONFIG}); give the directory of a run"
+        )
+    if result["status"] not in records.FINISHED:
+        with workdirs.held(workdir / records.LOCK) as free:
+            if not free:
+                raise cli.InputError(f"another process is training in {workdir}; stop it first")
     kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
     step = result["best"]["step"] if "best" in result else _newest_best(kept)
     if step not in kept.steps():

@@ -24,8 +24,7 @@ from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch, num_skipped
 from runs import cli, origins, processes, records, resuming, tracking, workdirs
 from runs.checkpoints import Checkpoints
-from runs.clock import Clock
-from runs.progress import SEPARATOR, Progress, TimeLeft, duration
+from runs.progress import SEPARATOR, Clock, Progress, TimeLeft, duration
 from runs.tracking import Recorder
 from training import check, divergence, optimizer
 from training.experiment import Experiment, make_experiment, open_data
@@ -108,8 +107,7 @@ class Run:
             record = {"config": config.to_dict(), "dataset": info.to_record()}
             record |= origins.describe()
             place, resumes = (workdir, record, base.MAY_CHANGE_ON_RESUME), False
-            with cli.writing_to(workdir):
-                self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
+            self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
             if self.result is None:
                 self.experiment = experiment or make_experiment(config, data)
                 lock = None if locked else opened
@@ -157,9 +155,8 @@ class Run:
             self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
             self.transfer.bytes_sent = value["bytes_sent"]
             keep_bytes = value["records"][records.METRICS]["bytes"]
-        step, rounding = self.counters.step, base.CHANGE_ROUNDING
-        with cli.writing_to(place):
-            processes.decided_by_first(lambda: resuming.note(place, record, step, rounding, say))
+        step = self.counters.step
+        processes.decided_by_first(lambda: resuming.note(place, record, step, say))
         return keep_bytes
 
     def step(self, stop: bool = False) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import sweep
 import train
 from runs import cli, records, tracking
-from runs.mirror import Mirror, check, check_writable
+from runs.mirror import Mirror, check
 from studies.plan import open_study
 from tests.helpers import buckets
 from tests.helpers.runs import mini, on_each_step, records_of, stop_at
@@ -146,14 +146,13 @@ def test_a_place_that_is_not_the_mirror_of_this_run_is_refused_before_training(
 def test_a_mirror_that_another_run_has_taken_since_is_left_alone(tmp_path):
     runs = [directory(tmp_path / name, **{"result.json": name}) for name in ("a", "b")]
     for run in runs:
-        check_writable(f"memory://{tmp_path}", run)  # nothing is there yet
+        check(f"memory://{tmp_path}", run)  # nothing is there yet
     assert not copy_once(runs[0], f"memory://{tmp_path}")
     assert str(runs[1]) in copy_once(runs[1], f"memory://{tmp_path}")[0]
     assert stored(f"memory://{tmp_path}") == content(runs[0])
 
 
-def test_a_failed_copy_is_a_warning_and_is_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("runs.mirror._RETRY_SECONDS", (0.0,))
+def test_a_failed_copy_is_a_warning_and_is_tried_again(tmp_path):
     run, place = directory(tmp_path / "run", config="{}"), tmp_path / "file"
     place.touch()
     said = []
@@ -197,7 +196,7 @@ def test_a_bucket_gets_the_run_without_its_old_checkpoints(scheme, tmp_path):
         copy = {p.removeprefix(place): files.cat_file(p) for p in files.find(place)}
         assert copy == content(workdir)
         with pytest.raises(cli.InputError, match="nowhere"):
-            check_writable(f"{scheme}://nowhere/runs/1", workdir)
+            check(f"{scheme}://nowhere/runs/1", workdir)
         assert not files.exists("nowhere")
 
 

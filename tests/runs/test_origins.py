@@ -2,10 +2,7 @@
 
 import subprocess
 
-import pytest
-
 import train
-from configs import base
 from runs import cli, origins, records, resuming
 from tests.helpers.runs import EIGHT_STEPS, ROOT, mini, preempt, stop_at
 from tests.helpers.small_studies import RecordedProgress
@@ -49,28 +46,9 @@ def resumed(workdir, step, say, **changes):
     record |= changes
     if not (workdir / records.CONFIG).exists():
         records.write_json(workdir / records.CONFIG, record)
-    resuming.note(workdir, record, step, base.CHANGE_ROUNDING, say)
+    resuming.note(workdir, record, step, say)
     entries = origins.of_run(recorded(workdir))
     return [(entry["step"], entry["commit"], entry["fields"]) for entry in entries]
-
-
-@pytest.mark.parametrize(
-    ("changes", "rounds"),
-    [
-        ({"config": {"mesh": {"data": 1}}}, True),
-        ({"hardware": {"devices": 8}}, True),  # of which mesh.data=0 uses all
-        ({"packages": {"jax": "0"}}, True),
-        ({"hardware": {"devices": 1, "system": "another"}}, False),
-        ({"config": {"prefetch": 0}}, False),
-        ({"commit": "another"}, False),
-    ],
-)
-def test_the_sentence_says_whether_the_rest_agrees_to_rounding_only(changes, rounds, tmp_path):
-    said = []
-    resumed(tmp_path, 0, said.append)
-    assert not said
-    resumed(tmp_path, 3, said.append, **changes)
-    assert [("rounding" in line) for line in said] == [rounds]
 
 
 def test_a_resumption_after_the_checkpoint_is_dropped_with_its_steps(tmp_path):

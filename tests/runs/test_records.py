@@ -1,12 +1,9 @@
 """The files of a run: written whole, and either read as they were written or refused."""
 
-import contextlib
 import dataclasses
-import errno
 import json
 import os
 import shutil
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 
 from runs import records
 from runs.checkpoints import Checkpoints, checksums
-from runs.clock import Clock
+from runs.progress import Clock
 from runs.tracking import Followers, Recorder
 from tests.helpers.runs import mini
 
@@ -32,33 +29,6 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     assert records.read_json(path) == RECORD | {"b": [1, 2]}
     assert [p.name for p in tmp_path.iterdir()] == [records.CONFIG]
     assert records.read_json(tmp_path / "none.json") == {}
-
-
-def _no_link(*paths):
-    raise OSError(errno.EOPNOTSUPP, "not supported")
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_one_of_several_threads_creates_a_record(links, tmp_path, monkeypatch):
-    if not links:  # as on exFAT, and many mounts of buckets
-        monkeypatch.setattr(os, "link", _no_link)
-    path, created = tmp_path / records.STUDY, []
-
-    def create(number):
-        with contextlib.suppress(FileExistsError):
-            records.create_json(path, {"by": number})
-            created.append(number)
-
-    for _ in range(20):
-        threads = [threading.Thread(target=create, args=[number]) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(created) == 1
-        assert records.read_json(path) == {"by": created.pop()}
-        assert [p.name for p in tmp_path.iterdir()] == [records.STUDY]
-        path.unlink()
 
 
 # --- damage
@@ -211,7 +181,7 @@ def test_a_target_says_on_which_side_the_goal_lies(mode, reached, better):
 
 def test_a_clock_excludes_pauses_and_continues_from_its_readings(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("runs.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("runs.progress.time.perf_counter", lambda: now[0])
     clock = Clock(train=10.0, wall=20.0, waited=1.0)
     with clock.paused():
         now[0] += 1.0
@@ -322,10 +292,3 @@ def test_a_fingerprint_depends_on_every_bit_and_on_places(data):
     assert checksums({"a": jnp.asarray(changed)}) != known
     moved = np.roll(array, 1)  # the same values elsewhere
     assert checksums({"a": jnp.asarray(moved)}) != known
-
-
-def test_error_files_are_those_that_processes_write():
-    names = [records.error_file(process) for process in (0, 1, 12)]
-    assert names == ["error.txt", "error1.txt", "error12.txt"]
-    assert all(map(records.is_error_file, names))
-    assert not any(map(records.is_error_file, ("error0.txt", "error01.txt", "errors.txt")))

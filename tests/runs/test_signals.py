@@ -63,7 +63,6 @@ cli.guarded(main)
     [
         ("SIGINT", "SIGINT", 0, signals.INTERRUPTED),
         ("SIGXCPU", "SIGINT", 0, signals.INTERRUPTED),
-        ("SIGTERM", "SIGTERM", 3, signals.PREEMPTED),
     ],
 )
 def test_a_second_signal_ends_a_command_at_once(first, second, seconds, code):

@@ -13,7 +13,7 @@ import pytest
 
 import train
 from runs import cli, records, tracking
-from runs.trackers import TRACKERS, Tracked
+from runs.trackers import TRACKERS, Tracker
 from runs.tracking import Followers, Profile
 from tests.helpers.runs import HANGS, echoing, mini, stop_at
 
@@ -28,7 +28,7 @@ def test_trackers_compare_trials_by_what_the_search_drew(tmp_path):
     workdir = tmp_path / "e2" / "1" / "3"
     workdir.mkdir(parents=True)
     records.write_json(workdir / records.HPARAMS, HPARAMS)
-    compared = Tracked(workdir, tmp_path, mini().to_dict()).hparams
+    compared = Tracker(workdir, tmp_path, mini().to_dict()).hparams
     assert compared.items() >= {**DRAWN, "condition": "e2", "search": 1, "trial": 3}.items()
     assert "hparams" not in compared
 
@@ -87,8 +87,7 @@ class Listed:
 @pytest.mark.parametrize("fails", [None, *EVENTS])
 def test_a_slow_follower_holds_up_only_the_end_and_one_that_fails_is_left_out(fails):
     said, follower = [], Listed(fails)
-    followers = Followers({"--tracker=x": lambda fresh: follower}, said.append)
-    followers.tell("start", 0)
+    followers = Followers({"--tracker=x": follower}, said.append)
     for name, arguments in EVENTS.items():
         if name != "close":
             followers.tell(name, *arguments)

@@ -48,7 +48,7 @@ def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(
     ("error", "kind", "named"),
     [
         (OSError(errno.EROFS, os.strerror(errno.EROFS), "/x"), cli.InputError, "/x"),
-        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), cli.DiskFull, "quota"),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), cli.Failed, "quota"),
         (records.Damaged("hparams.json is not a file"), cli.InputError, "hparams"),
         (ZeroDivisionError("division by zero"), RuntimeError, "^division by zero$"),
     ],

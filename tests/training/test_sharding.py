@@ -125,7 +125,6 @@ def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted
     assert train.train(mini(log_every_steps=1), workdir, said)["status"] == "exhausted"
     (line,) = said.lines
     assert "hardware.devices (8 before, 1 now); sharding ('fsdp' before, 'replicated'" in line
-    assert line.endswith("; the rest may agree with an uninterrupted run to rounding only")
     one, resumed = (
         [r for r in records.read_metrics(directory) if r["split"] == "train"]
         for directory in (uninterrupted(mini(log_every_steps=1)), workdir)
