@@ -114,16 +114,16 @@ from studies.runner import MakeExecutor, run
 
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
-    config, module = cli.load_config(arguments.config, overrides)
+    flag = arguments.config
+    config, module = cli.load_config(flag, overrides)
     if arguments.study == "list":
-        write(plan.listing(config, module, arguments.config, overrides))
+        write(plan.listing(config, module, flag, overrides))
         return cli.OK
     sizes = {name: n for name in ("trials", "searches") if (n := getattr(arguments, name))}
     if arguments.vary:
-        study = plan.vary(config, arguments.config, arguments.vary, **sizes)
+        study = plan.vary(config, flag, arguments.vary, **sizes)
     else:
-        chosen = arguments.config, arguments.study, overrides
-        study = plan.load_study(config, module, *chosen, **sizes)
+        study = plan.load_study(config, module, flag, arguments.study, overrides, **sizes)
     plan.check_overrides(study, overrides)
     part, parts = arguments.shard
     if parts > (searches := len(study.conditions) * study.searches):
@@ -142,21 +142,14 @@ def main(argv: Sequence[str]) -> int:
             f"{jax.process_count()} processes train each trial together, which --workers and "
             "--executor=ray cannot place; leave them out, and split the study with --shard"
         )
-    progress = Progress(quiet=not processes.is_first())
-    outcome = run(
-        study,
-        arguments.outdir,
-        progress,
-        make_executor,
-        lanes=arguments.lanes,
-        shard=arguments.shard,
-        tools=arguments.tools,
-    )
+    progress, outdir = Progress(quiet=not processes.is_first()), arguments.outdir
+    options = arguments.lanes, arguments.shard, arguments.tools
+    outcome = run(study, outdir, progress, make_executor, *options)
     processes.wait_for_all()
     if outcome == "preempted":
         progress.say("stopped; run the same command again to resume")
         return cli.PREEMPTED
-    progress.say(f"finished; for tables and figures: python -m analysis {arguments.outdir}")
+    progress.say(f"finished; for tables and figures: python -m analysis {outdir}")
     return cli.OK
 
 
@@ -168,12 +161,9 @@ def _executor(arguments: argparse.Namespace) -> MakeExecutor:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if arguments.executor == "local":
         return functools.partial(PoolExecutor, number=arguments.workers)
-    return functools.partial(
-        RayExecutor,
-        address=arguments.ray_address or "",
-        cpus=1.0 if arguments.cpus_per_trial is None else arguments.cpus_per_trial,
-        gpus=arguments.gpus_per_trial or 0.0,
-    )
+    cpus = 1.0 if arguments.cpus_per_trial is None else arguments.cpus_per_trial
+    gpus = arguments.gpus_per_trial or 0.0
+    return functools.partial(RayExecutor, address=arguments.ray_address or "", cpus=cpus, gpus=gpus)
 
 
 if __name__ == "__main__":

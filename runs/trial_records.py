@@ -72,9 +72,9 @@ def read(
         if lacking := [name for name in _PLACE_IN_RUN if name not in record]:
             raise Damaged(f"{records.METRICS}, line {line}, has no {lacking[0]}")
     # a trial whose workers were killed before it began has failed without any other record
-    began = trial.metrics or trial.result.get("status") != "failed"
-    if trial.result and began and not trial.config:
-        raise Damaged(f"{records.CONFIG} is missing, but {records.RESULT} exists")
+    began = trial.metrics or trial.result.get("status", "failed") != "failed"
+    if began and not trial.config:
+        raise Damaged(f"{records.CONFIG} is missing")
     if place and trial.result and not trial.search:
         raise Damaged(f"{records.HPARAMS} is missing, but {records.RESULT} exists")
     if place and study:

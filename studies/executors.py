@@ -88,52 +88,49 @@ class PoolExecutor:
     here = False
 
     def __init__(self, study: Study, study_dir: pathlib.Path, progress: Progress, number: int):
-        self._arguments = (study, study_dir)
-        self._context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-        self.workers = number
-        self._idle: list[tuple[BaseProcess, connection.Connection]] = []
-        self._busy: dict[connection.Connection, tuple[BaseProcess, Unit]] = {}
+        self._arguments, self.workers = (study, study_dir), number
+        self._workers: dict[connection.Connection, BaseProcess] = {}
+        self._busy: dict[connection.Connection, Unit] = {}
 
     def free(self) -> int:
         return self.workers - len(self._busy)
 
     def submit(self, unit: Unit, label: str) -> None:
-        while True:
-            process, pipe = self._idle.pop() if self._idle else self._start_worker()
-            with contextlib.suppress(OSError):  # the worker died while it was idle
-                pipe.send(unit)
-                self._busy[pipe] = (process, unit)
-                return
+        idle = [pipe for pipe in self._workers if pipe not in self._busy]
+        pipe = idle[-1] if idle else self._start_worker()
+        with contextlib.suppress(OSError):  # it has died while it was idle, as `wait` will see
+            pipe.send(unit)
+        self._busy[pipe] = unit
 
     def wait(self, seconds: float) -> Ended:
         ended: Ended = []
         for pipe in connection.wait(list(self._busy), seconds) if self._busy else []:
             assert isinstance(pipe, connection.Connection)
-            process, unit = self._busy.pop(pipe)
+            unit = self._busy.pop(pipe)
             try:
                 ended.append((unit, pipe.recv()))
-                self._idle.append((process, pipe))
             except (EOFError, OSError):
-                process.join()
+                self._workers.pop(pipe).join()
                 ended.append((unit, None))
         return ended
 
     def stop(self) -> None:
-        for process, _ in self._busy.values():
-            process.terminate()  # on SIGTERM the run saves itself, and the worker answers
+        for pipe in self._busy:
+            self._workers[pipe].terminate()  # on SIGTERM the run saves itself; the worker answers
 
     def close(self) -> None:
         self.stop()
-        for pipe in [*(pipe for _, pipe in self._idle), *self._busy]:
+        for pipe in self._workers:
             pipe.close()  # which ends an idle worker
-        for process, _ in [*self._idle, *self._busy.values()]:
+        for process in self._workers.values():
             process.join(_STOP_SECONDS)
             process.kill()
-        self._idle, self._busy = [], {}
+        self._workers, self._busy = {}, {}
 
-    def _start_worker(self) -> tuple[BaseProcess, connection.Connection]:
-        ours, workers = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(workers, *self._arguments))
+    def _start_worker(self) -> connection.Connection:
+        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, *self._arguments))
         # Blocked signals stay blocked in a new process, so Ctrl-C cannot end a worker's imports
         # with a traceback. Starting the resource tracker would unblock them, so it comes first.
         resource_tracker.ensure_running()
@@ -142,8 +139,9 @@ class PoolExecutor:
             process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        workers.close()  # the worker then holds the only copy, and its end closes the pipe
-        return process, ours
+        theirs.close()  # the worker then holds the only copy, and its end closes the pipe
+        self._workers[ours] = process
+        return ours
 
 
 def _work(pipe: connection.Connection, study: Study, study_dir: pathlib.Path) -> None:

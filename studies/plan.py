@@ -32,18 +32,33 @@ from runs.study import (
     condition_label,
 )
 from studies import search
+from studies.search import errors_of, refuse
 
-_BUDGET = "budget.fresh_examples"
 _DISPLAYED_TRIALS = 3
 
 MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
 MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to list
 
 _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")  # of a directory on any file system
-_RESERVED = (records.STUDY, "report")  # other entries of a study's directory
+_RESERVED = (records.STUDY, records.CHECKPOINTS, "report")  # other entries of such a directory
 
 # Held while study.json is written; hidden, since a condition may be named `lock`.
 _LOCK = f".{records.LOCK}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Definition:
+    """A study as a configuration file's get_studies() defines it; see docs/studies.md."""
+
+    conditions: Mapping[str, Mapping[str, Any]]
+    baseline: str | None
+    trials: int
+    searches: int
+    score: str = FRESH_EXAMPLES
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    space: Sequence[Mapping[str, Any]] | None = None  # that of the file
+    not_searched: Sequence[str] = ()
+    about: str = ""
 
 
 def load_study(
@@ -72,24 +87,29 @@ def load_study(
     if name not in studies:
         known = ", ".join(map(str, studies)) or "none; add get_studies() to it"
         raise cli.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
-    with cli.errors_of_file(module.__file__), search.errors_of(f"study {name!r}"):
-        keys = {"about": "", "overrides": {}, "space": None, "not_searched": ()}
-        keys |= studies[name] | sizes
-        own, axes, left_out, _ = map(keys.pop, ("overrides", "space", "not_searched", "about"))
-        for field, value in own.items():
+    with cli.errors_of_file(module.__file__), errors_of(f"study {name!r}"):
+        definition: dict[str, Any] = studies[name] | sizes
+        own = _Definition(**definition)
+        for field, value in own.overrides.items():
             cli.set_field(config, field, value)
         cli.override(config, overrides)
-        axes = module.get_search_space(variant) if axes is None else axes
-        for field in left_out:
+        for field in own.not_searched:
             search.check_field(field)
-        axes = [axis for axis in axes if axis.get("field") not in left_out]
-        both = ", ".join(axis.get("field") for axis in axes if axis.get("field") in own)
-        search.refuse(
-            both,
-            f"it overrides {both}, which its search space varies; name it in not_searched too, or "
-            "leave the override out",
+        axes = module.get_search_space(variant) if own.space is None else own.space
+        axes = [axis for axis in axes if axis.get("field") not in own.not_searched]
+        both = ", ".join(axis["field"] for axis in axes if axis.get("field") in own.overrides)
+        refuse(both, f"it overrides {both}, which it searches; name it in not_searched, too")
+        return make_study(
+            name,
+            config,
+            conditions=own.conditions,
+            baseline=own.baseline,
+            trials=own.trials,
+            searches=own.searches,
+            space=axes,
+            score=own.score,
+            config_flag=config_flag,
         )
-        return make_study(name, config, config_flag=config_flag, space=axes, **keys)
 
 
 def make_study(
@@ -117,9 +137,9 @@ def make_study(
     """
     checked_integer("trials", trials, 1, MAX_TRIALS)
     checked_integer("searches", searches, 1, MAX_SEARCHES)
-    search.refuse(score not in SCORES, f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    refuse(score not in SCORES, f"score is {score!r}; allowed: {', '.join(SCORES)}")
     given = {condition: _overrides(condition, own) for condition, own in conditions.items()}
-    search.refuse(
+    refuse(
         len({condition.lower() for condition in given}) < len(given),
         f"its conditions {abbreviated([*given])} include names that differ only in case, and some "
         "file systems would give them one directory; rename one of them",
@@ -142,19 +162,19 @@ def make_study(
         config=config,
         config_flag=config_flag,
     )
-    varied = [*ECHO_SETTINGS, *{field for own in given.values() for field in own}]
-    varied += [axis.field for axis in study.space]
+    varied = {*ECHO_SETTINGS}.union(*given.values())
     for axis in study.space:
-        search.refuse(
-            varied.count(axis.field) > 1,
+        refuse(
+            axis.field in varied,
             f"it searches {axis.field}, which another axis or a condition sets, or by which "
             "conditions differ; leave one out",
         )
+        varied.add(axis.field)
     if baseline is None:
         first = study.conditions[0]
         return dataclasses.replace(study, baseline=study.baseline_of(first) or first.name)
     compared = [c.name for c in study.conditions if study.baseline_of(c) == c.name]
-    search.refuse(
+    refuse(
         baseline not in compared,
         f"its baseline is {abbreviated(baseline)}; allowed: {' or '.join(compared)}, a condition "
         "without echoing",
@@ -169,9 +189,9 @@ def _overrides(condition: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"a condition is named {abbreviated(condition)}, as the directory of its trials will "
             "be; allowed: up to 100 letters, digits, '_', '-', '=', and '.', not starting with "
-            f"'.', except {' and '.join(_RESERVED)}"
+            f"'.', except {', '.join(_RESERVED)}"
         )
-    with search.errors_of(f"condition {condition!r}"):
+    with errors_of(f"condition {condition!r}"):
         for field in fields:
             search.check_field(field)
         return {field: search.plain_value(field, value) for field, value in fields.items()}
@@ -192,50 +212,46 @@ def vary(
     """
     values: dict[str, list[Any]] = {}
     for flag in flags:
-        with search.errors_of(f"--vary={flag}"):
+        with errors_of(f"--vary={flag}"):
             name, _, texts = flag.partition("=")
-            search.refuse(not texts, "allowed: FIELD=VALUE,VALUE,...")
+            refuse(not texts, "allowed: FIELD=VALUE,VALUE,...")
             search.check_field(name)
             read = [cli.read(name, text) for text in texts.split(",")]
             twice = len({*read}) < len(read) or name in values
-            search.refuse(twice, f"{name} has a value twice; give each once")
+            refuse(twice, f"{name} has a value twice; give each once")
             values[name] = read
+    inserted = config.echo.insertion
+    inserted = "before_augmentation" if inserted == "none" else inserted
     conditions = {}
     for combination in itertools.product(*values.values()):
-        overrides = dict(zip(values, combination, strict=True))
-        name = "_".join(f"{field.rpartition('.')[2]}={x}" for field, x in overrides.items())
-        if overrides.get("echo.factor") == 1:
-            overrides["echo.insertion"] = "none"
-        elif "echo.factor" not in values and overrides.get("echo.insertion") == "none":
-            overrides["echo.factor"] = 1.0
-        elif "echo.factor" in values and "echo.insertion" not in values:
-            default = config.echo.insertion
-            default = "before_augmentation" if default == "none" else default
-            overrides["echo.insertion"] = default
-        conditions[name] = overrides
-    with search.errors_of("--vary"):
-        keys: dict[str, Any] = {"trials": 1, "searches": 3} | sizes
-        own = {"conditions": conditions, "baseline": None, "config_flag": config_flag}
-        return make_study("vary", config, **own, **keys)
+        own = dict(zip(values, combination, strict=True))
+        name = "_".join(f"{field.rpartition('.')[2]}={x}" for field, x in own.items())
+        if own.get("echo.factor") == 1:
+            own["echo.insertion"] = "none"
+        elif "echo.factor" in own:
+            own.setdefault("echo.insertion", inserted)
+        elif own.get("echo.insertion") == "none":
+            own["echo.factor"] = 1.0
+        conditions[name] = own
+    with errors_of("--vary"):
+        keys: dict[str, Any] = {"trials": 1, "searches": 3, "baseline": None} | sizes
+        return make_study("vary", config, conditions=conditions, config_flag=config_flag, **keys)
 
 
 def check_overrides(study: Study, overrides: Sequence[str]) -> None:
     """Checks that '--config.FIELD=VALUE' arguments have an effect, and that of the budget on all
     conditions, which may have it in proportion; raises InputError."""
-    searched = {axis.field for axis in study.space}
     for flag in (word.partition("=")[0] for word in overrides):
         field = flag.removeprefix("--config.")
         setting = [condition.name for condition in study.conditions if field in condition.overrides]
-        if field in searched or len(setting) == len(study.conditions):
-            problem = "has no effect, since the study searches it, or every condition sets it"
-        elif field == _BUDGET and setting:
-            problem = f"would spare {', '.join(setting)}, which set their own"
-        else:
-            continue
-        raise cli.InputError(
-            f"{flag} with study {study.name!r} {problem}; leave it out, or define a study of your "
-            "own (docs/studies.md)"
-        )
+        searched = any(axis.field == field for axis in study.space)
+        budget = field == "budget.fresh_examples" and setting
+        if searched or budget or len(setting) == len(study.conditions):
+            raise cli.InputError(
+                f"{flag} does not hold for study {study.name!r}, where "
+                f"{'the search' if searched else ', '.join(setting)} sets {field}; leave it out, "
+                "or define a study of your own (docs/studies.md)"
+            )
 
 
 def all_studies(module: Any, variant: str) -> dict[str, dict[str, Any]]:
@@ -255,30 +271,27 @@ def listing(
     """Each study of a configuration file: what it is for, and what it costs."""
     texts = []
     for name, definition in all_studies(module, config_flag.partition(":")[2]).items():
-        own = copy.deepcopy(config)
-        study = load_study(own, module, config_flag, name, overrides=overrides)
-        about = textwrap.wrap(str(definition.get("about", "")), 96)
-        lines = [*about, *textwrap.wrap(cost(study), 96)]
+        study = load_study(copy.deepcopy(config), module, config_flag, name, overrides)
+        paragraphs = (str(definition.get("about", "")), cost(study))
+        lines = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, 96)]
         texts.append("\n    ".join([name, *lines]))
     return "\n\n".join(texts) or f"{config_flag} has no studies; add get_studies() to it"
 
 
 def dry_run(study: Study) -> str:
     """Conditions, search space, first trials, seeds, and cost."""
-    seed = study.config.seed
-    sign = ">=" if study.target.mode == "above" else "<="
+    seed, target = study.config.seed, study.target
     lines = [
         f"study {study.name} of {study.config_flag}",
-        f"target: {study.target.metric} {sign} {study.target.value:g}; scored by {study.score}",
+        f"target: {target.metric} {'>=' if target.mode == 'above' else '<='} {target.value:g}; "
+        f"scored by {study.score}",
         "",
         "conditions (* = baseline):",
     ]
     for condition in study.conditions:
         mark = "*" if condition.name == study.baseline else " "
-        steps = accounting.total_steps(search.longest_trial(study, condition))
-        lines.append(
-            f" {mark} {condition.name}: {condition.label}; at most {several(steps, 'step')}"
-        )
+        steps = several(accounting.total_steps(search.longest_trial(study, condition)), "step")
+        lines.append(f" {mark} {condition.name}: {condition.label}; at most {steps}")
         lines += [f"       {name} = {value}" for name, value in condition.overrides.items()]
     lines += ["", "search space:", *([f"   {axis}" for axis in study.space] or ["   none"])]
     if study.space:
@@ -326,30 +339,33 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
         A sentence if the study there has more trials or searches than this launch; else ''.
 
     Raises:
-        cli.InputError: the directory contains something else, or a study of another schema
-            version; nothing has been written.
+        cli.InputError: the directory contains something else, or another study; nothing has been
+            written.
+        records.Damaged: study.json is damaged, or of another schema version.
     """
     plan = dict((study if study.record else with_record(study)).record)
-    if _grown(_read_record(study_dir), plan, study_dir) is not None:
+    if _grown(study_dir, plan):
         study_dir.mkdir(parents=True, exist_ok=True)
-        # another launch may have written or extended the study meanwhile
         with workdirs.held(study_dir / _LOCK, wait=True):
-            grown = _grown(_read_record(study_dir), plan, study_dir)
-            if grown is not None:
+            if grown := _grown(study_dir, plan):  # another launch may have written it meanwhile
                 records.write_json(study_dir / records.STUDY, grown | origins.describe())
-    there = _read_record(study_dir) or plan
+    there = records.read_json(study_dir / records.STUDY)
     sizes = [f"{there[name]} {name} ({plan[name]} here)" for name in ("trials", "searches")]
     kept = any(there[name] > plan[name] for name in SIZES)
     return f"the study in {study_dir} keeps its {' and '.join(sizes)}" if kept else ""
 
 
-def _grown(
-    existing: dict[str, Any] | None, plan: dict[str, Any], study_dir: pathlib.Path
-) -> dict[str, Any] | None:
+def _grown(study_dir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any] | None:
     """What study.json must become for the plan to run; None if nothing changes. Raises InputError
-    if it is of another plan."""
-    if existing is None:
+    if it is of another plan, or if the directory contains something else."""
+    if not (study_dir / records.STUDY).exists():
+        names = [path.name for path in study_dir.iterdir()] if study_dir.exists() else []
+        if any(not name.startswith(".") for name in names if name != records.STUDY):
+            raise cli.InputError(
+                f"{study_dir} exists but contains no study; give a new or empty --outdir"
+            )
         return plan
+    existing = dict(Study.read(study_dir).record)
     here, there = plan["resolved_config"], existing["resolved_config"]
     changed = workdirs.differences(there, here, base.MAY_CHANGE_IN_STUDY)
     changed = [f"config.{difference}" for difference in changed]
@@ -366,21 +382,3 @@ def _grown(
     larger = {name: max(existing[name], plan[name]) for name in SIZES}
     grown = existing | {"config": plan["config"]} | larger
     return None if grown == existing else grown
-
-
-def _read_record(study_dir: pathlib.Path) -> dict[str, Any] | None:
-    """The content of study.json, None in a new directory; raises InputError if it is damaged, or
-    if the directory contains something else."""
-    if not (study_dir / records.STUDY).exists():
-        names = [path.name for path in study_dir.iterdir()] if study_dir.exists() else []
-        if any(not name.startswith(".") for name in names if name != records.STUDY):
-            raise cli.InputError(
-                f"{study_dir} exists but contains no study; give a new or empty --outdir"
-            )
-        return None
-    try:
-        return dict(Study.read(study_dir).record)
-    except records.Damaged as error:
-        raise cli.InputError(
-            f"the study in {study_dir} cannot be used ({error}); give another --outdir"
-        ) from error

@@ -22,9 +22,6 @@ _MAX_TASKS = 1_000
 
 _CONNECT_SECONDS = 10.0
 
-# What sweep.py sets so that tasks can share a GPU.
-_FORWARDED = ("XLA_PYTHON_CLIENT_PREALLOCATE",)
-
 
 class RayExecutor:
     """Runs units as Ray tasks.
@@ -58,22 +55,20 @@ class RayExecutor:
                 "--executor=ray needs the package ray; pip install ray, or use --executor=local"
             ) from error
 
-        self._ray = ray
-        self._starts = not ray.is_initialized()
+        self._ray, self._starts = ray, not ray.is_initialized()
         if self._starts:
             self._connect(address or os.environ.get("RAY_ADDRESS", ""))
         available = ray.cluster_resources()
         for name, amount in (("CPU", cpus), ("GPU", gpus)):
-            if amount > available.get(name, 0):
+            if amount > (most := available.get(name, 0)):
                 raise InputError(
-                    f"--{name.lower()}s-per-trial is {amount:g}, and the Ray cluster has "
-                    f"{available.get(name, 0):g}; allowed: up to that"
+                    f"--{name.lower()}s-per-trial is {amount:g}; allowed: up to {most:g}, which "
+                    "the Ray cluster has"
                 )
         # no retries: the runner submits the unit of a dead worker again
         task = ray.remote(max_retries=0)(attempt)
         self._task = task.options(num_cpus=cpus, num_gpus=gpus)
-        self._shared = ray.put(study)
-        self._study_dir = study_dir.absolute()
+        self._shared, self._study_dir = ray.put(study), study_dir.absolute()
         self._units: dict[Any, Unit] = {}  # by reference
 
     def free(self) -> int:
@@ -114,8 +109,8 @@ class RayExecutor:
         # task processes import the project's modules from this checkout, and then what we import
         path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         variables = {"PYTHONPATH": os.pathsep.join(path)}
-        # the machines of a cluster that is running have their own environment
-        variables |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}
+        preallocate = "XLA_PYTHON_CLIENT_PREALLOCATE"  # false in sweeps, whose tasks share a GPU
+        variables[preallocate] = os.environ.get(preallocate, "true")
         try:
             if address not in ("", "auto", "local"):  # Ray itself would try for minutes
                 host, _, port = address.rpartition("//")[2].rpartition(":")

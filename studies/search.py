@@ -100,23 +100,21 @@ def errors_of(subject: str) -> Iterator[None]:
 def point(space: Sequence[Axis], search: int, trial: int) -> dict[str, Any]:
     """The hyperparameters of one trial by field: point `trial` of the scrambled Halton sequence
     that is seeded with `search`. The values of integer fields are rounded. Empty without axes."""
-    return next(_points(space, search, trial, 1), {})
+    return _points(space, search, trial, 1)[0] if space else {}
 
 
-def _points(
-    space: Sequence[Axis], search: int, first: int, number: int
-) -> Iterator[dict[str, Any]]:
-    """Yields so many points of a search, from that of trial `first`; none without axes."""
-    if not space:
-        return
+def _points(space: Sequence[Axis], search: int, first: int, number: int) -> list[dict[str, Any]]:
+    """So many points of a search, from that of trial `first`."""
     sequence = qmc.Halton(d=len(space), scramble=True, rng=search)
     if first:
         sequence.fast_forward(first)
-    for positions in sequence.random(number):
-        yield {
-            axis.field: _cast(axis, axis.value_at(float(position)))
-            for axis, position in zip(space, positions, strict=True)
+    return [
+        {
+            axis.field: _cast(axis, axis.value_at(float(x)))
+            for axis, x in zip(space, xs, strict=True)
         }
+        for xs in sequence.random(number)
+    ]
 
 
 def _cast(axis: Axis, value: Any) -> Any:
@@ -184,11 +182,13 @@ def check_values(study: Study) -> None:
 
 
 def _points_to_check(study: Study) -> list[dict[str, Any]]:
+    if not study.space:
+        return [{}]
     drawn = point(study.space, 0, 0)
     points = [drawn | {axis.field: end} for axis in study.space for end in _extremes(axis)]
     for search in range(min(study.searches, 1 + _MAX_CHECKED // study.max_trials)):
         points += _points(study.space, search, 0, study.max_trials)
-    return points or [{}]
+    return points
 
 
 def _check_networks(study: Study, prepared: Experiment) -> None:

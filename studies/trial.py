@@ -7,7 +7,6 @@ number of processes may be given the same unit.
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import train
@@ -72,11 +71,17 @@ def finished_result(
 ) -> dict[str, Any] | None:
     """The result of a finished trial of the study whose records are intact; None for any other
     trial."""
-    try:
-        trial = trial_records.read(place.under(study_dir), place, study)
-    except records.Damaged:
-        return None
-    return trial.result if trial.result.get("status") in records.FINISHED else None
+    with contextlib.suppress(records.Damaged):
+        return _finished(study, study_dir, place)
+    return None
+
+
+def _finished(
+    study: Study, study_dir: pathlib.Path, place: records.TrialPath
+) -> dict[str, Any] | None:
+    """The result of a finished trial, None for one to begin or resume; raises Damaged."""
+    result = trial_records.read(place.under(study_dir), place, study).result
+    return result if result.get("status") in records.FINISHED else None
 
 
 def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progress) -> Outcome:
@@ -98,12 +103,11 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
                 results |= zip(to_train, trained, strict=True)
                 return Outcome(results, to_train, tuple(notes))
             except resuming.NothingToResume as error:
-                moved_to = processes.decided_by_first(
-                    lambda where=error.workdir: str(resuming.set_aside(where))
-                )
+                set_aside = lambda where=error.workdir: str(resuming.set_aside(where))  # noqa: E731
                 notes.append(
                     f"{error.workdir}: no checkpoint can be used ({error.reasons}); its files are "
-                    f"now in {moved_to}, and the trial has started over"
+                    f"now in {processes.decided_by_first(set_aside)}, and the trial has started "
+                    "over"
                 )
 
 
@@ -161,7 +165,7 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
 
 
 def _train(
-    study: Study, unit: Unit, trials: Sequence[int], study_dir: pathlib.Path, progress: Progress
+    study: Study, unit: Unit, trials: tuple[int, ...], study_dir: pathlib.Path, progress: Progress
 ) -> list[dict[str, Any]]:
     """Trains trials whose locks this process holds; returns their results."""
     trial_dirs = [unit.workdir(trial, study_dir) for trial in trials]
@@ -197,7 +201,7 @@ def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, 
 def _claim(
     study: Study, unit: Unit, study_dir: pathlib.Path, held_locks: contextlib.ExitStack
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Locks the trials that this process will train.
+    """Locks the trials that this process will train, and sets damaged ones aside.
 
     Returns:
         Results of the other trials, finished or HELD, by number as text (they are sent between
@@ -208,31 +212,15 @@ def _claim(
         workdir = unit.workdir(trial, study_dir)
         workdir.mkdir(parents=True, exist_ok=True)
         locked = held_locks.enter_context(workdirs.held(workdir / records.LOCK))
-        # read under the lock: the process that held it may just have finished the trial
-        if locked and (reason := _damage(study, unit.place(trial), workdir)):
-            notes.append(
-                f"{unit.label(trial)}: its records were damaged ({reason}); they are now in "
-                f"{resuming.set_aside(workdir)}, and the trial has started over"
-            )
-        result = finished_result(study, study_dir, unit.place(trial))
+        result = None
+        try:  # under the lock: the process that held it may just have finished the trial
+            result = _finished(study, study_dir, unit.place(trial))
+        except records.Damaged as error:
+            if locked:
+                notes.append(
+                    f"{unit.label(trial)}: its records were damaged ({error}); they are now in "
+                    f"{resuming.set_aside(workdir)}, and the trial has started over"
+                )
         if result or not locked:
             known[str(trial)] = result or HELD
     return known, notes
-
-
-def _damage(study: Study, place: records.TrialPath, workdir: pathlib.Path) -> str | None:
-    """Why `workdir` holds neither a finished trial of the study nor one to resume; None if it holds
-    either, or nothing yet."""
-    try:
-        if records.read_json(workdir / records.RESULT).get("status") in records.FINISHED:
-            trial_records.read(workdir, place, study)
-            return None
-        # what follows the last checkpoint in metrics.jsonl is written again
-        recorded = records.read_json(workdir / records.CONFIG)
-        if not recorded and not workdirs.is_new(workdir):
-            return f"{records.CONFIG} is missing"
-        hparams = records.read_json(workdir / records.HPARAMS)
-        trial_records.check_place(recorded, hparams, place, study)
-    except records.Damaged as error:
-        return str(error)
-    return None

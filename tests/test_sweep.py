@@ -324,7 +324,7 @@ def test_directory_of_another_plan_is_refused(other, named, finished_study):
 def test_damaged_study_is_one_sentence(finished_study, tmp_path, content):
     directory = shutil.copytree(finished_study, tmp_path / "study")
     (directory / records.STUDY).write_bytes(content)
-    with pytest.raises(cli.InputError, match=r"study\.json"):
+    with pytest.raises(records.Damaged, match=r"study\.json"):
         sweep.run(study(conditions=("baseline",)), directory, QUIET)
 
 

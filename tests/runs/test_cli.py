@@ -166,15 +166,34 @@ def test_a_path_may_start_at_the_home_directory(parse, words, flag, tmp_path, mo
     assert os.fspath(getattr(arguments, flag)) == str(tmp_path / "run")
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_ends_any_command_with_one_sentence(code, capsys):
-    def writes(argv):
-        try:
-            raise OSError(code, os.strerror(code))
-        except OSError as error:
-            raise ValueError("writing x") from error
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        *((OSError(n, os.strerror(n)), cli.FAILED) for n in (errno.ENOSPC, errno.EDQUOT)),
+        (ValueError("RESOURCE_EXHAUSTED: text [os_error_code='28']"), cli.FAILED),  # TensorStore's
+        (OSError(errno.EACCES, "text", "/a/path"), cli.WRONG_INPUT),
+        (records.Damaged("/a/path has changed"), cli.WRONG_INPUT),
+        (ValueError("text [os_error_code='13']"), None),
+        (OSError(errno.EIO, "text"), None),
+    ],
+)
+def test_an_error_of_files_ends_any_command_with_one_sentence(error, code, capsys):
+    def fails(argv):
+        raise error
 
-    assert "no space" in sentence(writes, [], capsys, cli.FAILED)
+    def fails_behind(argv):
+        try:
+            raise error
+        except Exception as cause:
+            raise RuntimeError("writing x") from cause
+
+    if code is None:
+        with pytest.raises(type(error)):
+            cli.guarded(fails, [])
+        return
+    assert ("no space" if code == cli.FAILED else "/a/path") in sentence(fails, [], capsys, code)
+    if code == cli.FAILED:
+        assert "no space" in sentence(fails_behind, [], capsys, code)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Unable to initialize 'x'"), AssertionError()])
