@@ -112,7 +112,7 @@ def train(
     workdirs.check_place(workdir, config, "--workdir")
     if tools and tools.mirror:
         processes.decided_by_first(lambda: tools.check(workdir))
-    with signals.stop_requested() as stop, cli.disk_full_named(workdir):
+    with signals.stop_requested() as stop:
         run = Run(
             config, workdir, progress, interrupt=stop, locked=locked, on_step=on_step, tools=tools
         )
