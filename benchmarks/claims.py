@@ -1,68 +1,68 @@
-"""The claims about echoing, and how each is judged on each problem from the published records.
+"""The claims about echoing, and how each is judged on each problem and over problems.
 
-The effect is that with matched seeds and its 95% interval by the sign test (docs/statistics.md). A
-claim is reproduced if the effect with matched seeds and the tuned ratios of all searches (of
-further searches, a sign test over them) agree with it, not reproduced if both contradict it, and
-undecided otherwise. The effect agrees or contradicts by the verdict of the report, which is
-adjusted for the conditions on its page; where other conditions are compared than with the baseline,
-by the unadjusted sign test.
+results/protocol.md has the rules: an effect is the median over searches of a ratio of fresh
+examples, or a difference of best values; a verdict needs its interval and that with matched seeds;
+the pooled row of a claim has the problem as its unit.
 """
 
 # pandas has no complete type stubs.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
-import collections
 import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis import archive, bounds, load, scores, tables, uncertainty
+from analysis import archive, bounds, load, scores, uncertainty
 from configs import problems
 
 RECORDS = pathlib.Path(__file__).parents[1] / "results" / archive.TRIALS
+MARGIN = (0.9, 1 / 0.9)  # ratios inside are no difference
+VERDICTS = ("yes", "no difference", "no", "open")
+MIN_PROBLEMS = 3  # of a pooled row
+Interval = tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
-    """A claim on one problem.
+class Effect:
+    """What one problem says about a claim.
 
     Attributes:
-        effect, low, high: a ratio with matched seeds, or a difference of best values, and its
-            interval; NaN where there are too few pairs.
-        tuned: the ratio of tuned conditions with its range, as the report prints it.
-        verdict: "reproduced", "not reproduced", or "undecided".
-        differs: whether the effect is a difference.
-        bounded: the compared conditions that are bounded by the search space; see `_bounded`.
-        p: of the sign test of no effect, not adjusted; NaN where there are too few pairs, or none.
+        low, high: the median over searches, or its bounds.
+        interval: of the searches; NaN with fewer than five.
+        matched: the interval with matched seeds; NaN with fewer than ten pairs.
+        text: the median and the interval, as they are printed.
+        matched_text: likewise with matched seeds.
+        verdict: one of VERDICTS.
+        error: the standard error of the logarithm, or of a difference in margins.
+        differs: whether it is a difference of best values: in margins, and positive if better.
+        ideal: 1 / e of a factor that is compared with no echoing, or NaN.
     """
 
-    effect: float
     low: float
     high: float
-    tuned: str
+    interval: Interval
+    matched: Interval
+    text: str
+    matched_text: str
     verdict: str
+    error: float
     differs: bool = False
-    bounded: str = "-"
-    p: float = math.nan
+    ideal: float = math.nan
 
-    def __str__(self) -> str:
-        number = "{:+.3f}".format if self.differs else "{:.2f}".format
-        effect = "-" if math.isnan(self.effect) else number(self.effect)
-        if math.isnan(self.low):
-            return effect
-        low = "-" if self.low == 0 and not self.differs else number(self.low)
-        return f"{effect} [{low}, {'-' if math.isinf(self.high) else number(self.high)}]"
+    @property
+    def too_small(self) -> bool:
+        """Whether echoing needed fewer steps than fresh data."""
+        return bool(self.high < self.ideal)
 
 
-VERDICTS = ("reproduced", "not reproduced", "undecided")
-Problems = Mapping[str, Callable[[], Cell]]
+Problems = Mapping[str, Callable[[], Effect]]
 
 
 @functools.cache
@@ -71,144 +71,276 @@ def loaded(study: str) -> load.LoadedStudy:
     return load.read(RECORDS, study=study)
 
 
-def against_none(study: str, condition: str) -> Callable[[], Cell]:
-    """A condition against no echoing; the claim is a smaller score, or no worse a best value."""
-
-    def cell() -> Cell:
-        trials, plan = loaded(study).trials, loaded(study).study
-        effects = uncertainty.paired_effects(uncertainty.pairs(trials, plan), plan)
-        matched = effects.set_index("condition").loc[condition]
-        own = scores.condition_scores(trials, plan).set_index("condition", drop=False)
-        row = own.loc[condition].to_dict()
-        name = scores.EFFECTS[plan.score]
-        tuned, none = scores.summary_of(row, name), 0.0 if plan.scores_values else 1.0
-        below, above = uncertainty.verdicts(plan)
-        sides = (
-            matched["verdict"] == below and tuned.max < none,
-            matched["verdict"] == above and tuned.min > none,
-        )
-        rises = plan.scores_values and plan.target.mode == "above"
-        claimed, contrary = sides[::-1] if rises else sides
-        text = tables.effect_text(row, name)
-        decided = _cell(matched, text, claimed, contrary, plan.scores_values)
-        baseline = plan.baseline_of(plan.condition(condition)) or ""
-        return _of_conditions(decided, study, condition, baseline)
-
-    return cell
+# --- one problem
 
 
-def between(study: str, condition: str, other: str) -> Callable[[], Cell]:
-    """A condition against another one; the claim is that it needs fewer fresh examples."""
+def compared(
+    study: str, own: tuple[str, str], base: tuple[str, str] | None = None, ideal: float = math.nan
+) -> Callable[[], Effect]:
+    """The ratio of two conditions, or of two such ratios; of best values, the difference."""
 
-    def cell() -> Cell:
-        effects = uncertainty.paired_effects(_pairs(study, condition, other), loaded(study).study)
-        decided = _by_sign_test(effects.iloc[0], _tuned(study, condition, other))
-        return _of_conditions(decided, study, condition, other)
-
-    return cell
-
-
-def relative(study: str, own: tuple[str, str], base: tuple[str, str]) -> Callable[[], Cell]:
-    """The ratio of two conditions over that of two others; the claim is that it is below 1."""
-
-    def cell() -> Cell:
-        effect, below, above = _matched_ratio(study, own, base)
-        tuned = _compared(_tuned(study, *own), _tuned(study, *base))
-        return _of_conditions(_judged(effect, tuned, below, above), study, *own, *base)
-
-    return cell
-
-
-def at_winners(study: str, own: tuple[str, str], base: tuple[str, str]) -> Callable[[], Cell]:
-    """The ratio of two conditions over that of two others, all at fixed hyperparameters, so that
-    only matched seeds judge it; the claim is that it is below 1."""
-
-    def cell() -> Cell:
-        effect, below, above = _matched_ratio(study, own, base)
-        return _cell(effect, "", below, above)
-
-    return cell
-
-
-def further(
-    name: str, own: tuple[str, str], base: tuple[str, str] | None = None
-) -> Callable[[], Cell]:
-    """A comparison with the searches of benchmarks.further_searches: of two conditions, or of two
-    such ratios. The claim is that it is below 1, or, of best values, no worse; a sign test over
-    searches, and one over pairs, must agree with it."""
-
-    def cell() -> Cell:
-        study = f"further/{name}"
-        plan, tuned = loaded(study).study, _tuned(study, *own)
-        none, floor = (0.0, -math.inf) if plan.scores_values else (1.0, 0.0)
+    def effect() -> Effect:
+        plan = loaded(study).study
+        searches, pairs = by_search(study, *own), _pairs(study, *own)
         if base:
-            tuned = _compared(tuned, _tuned(study, *base))
-            effect, *sides = _matched_ratio(study, own, base)
+            searches = _relative(searches, by_search(study, *base))
+            matched = _matched([pairs, _pairs(study, *base)])
         else:
-            effect = uncertainty.paired_effects(_pairs(study, *own), plan).iloc[0]
-            sides = _sides(effect)
-        ends = tuned["low"].to_numpy(float), tuned["high"].to_numpy(float)
-        below, above = uncertainty.signs(*ends, none)
-        p = uncertainty.sign_test(below, above)
-        searched = _sides({"p": p, "below": below, "above": above})
-        low, high, *balance = uncertainty.sign_interval(*ends, floor)
-        number = "{:+.4f}".format if plan.scores_values else "{:.2f}".format
-        text = f"{bounds.text(*balance, number, floor)} [{number(low)}, {number(high)}]"
-        smaller, larger = (a and b for a, b in zip(sides, searched, strict=True))
-        claimed, contrary = (larger, smaller) if plan.higher_is_better else (smaller, larger)
-        decided = _cell(effect, text, claimed, contrary, plan.scores_values)
-        return _of_conditions(decided, study, *own, *(base or ()))
+            matched = _matched([pairs], -math.inf if plan.scores_values else 0.0)
+        if plan.scores_values:
+            return _difference(searches, matched, plan)
+        interval = interval_of(searches)
+        middle = float(np.median(searches["low"])), float(np.median(searches["high"]))
+        text = f"{_middle_text(*middle)} {_ends_text(searches, interval)}"
+        matched_text = f"{_number(matched[0])} [{_number(matched[1])}, {_number(matched[2])}]"
+        verdict = verdict_of(interval, matched[1:])
+        texts = (text, "-" if math.isnan(matched[1]) else matched_text)
+        return Effect(
+            *middle, interval, matched[1:], *texts, verdict, _error(searches), ideal=ideal
+        )
 
-    return cell
-
-
-def convex(
-    batch_size: int, factor: int, other: int, bound: float, below: bool, study: str = "regimes"
-) -> Callable[[], Cell]:
-    """The rules of results/protocol.md for the convex problem: a ratio is below `bound`, or it is
-    not."""
-
-    def cell() -> Cell:
-        runs = convex_runs(study)
-        low, high, effect = convex_ratio(runs, batch_size, factor, other)
-        claimed, contrary = high <= bound, low > bound
-        if not below:
-            claimed, contrary = low >= bound, high < bound
-        return Cell(effect, low, high, "", _verdict(claimed, contrary))
-
-    return cell
+    return effect
 
 
-def convex_slopes(small: int, large: int, steep: float, flat: float) -> Callable[[], Cell]:
-    """The rule of results/protocol.md for the slopes of the tuned learning rate at two batch sizes;
-    the effect is the slope at the smaller one."""
+def untuned(study: str, condition: str) -> Callable[[], Effect]:
+    """A condition with the best hyperparameters of no echoing, against no echoing."""
 
-    def cell() -> Cell:
-        runs = convex_runs("regimes")
-        falls, stays = (convex_slope(runs, size) for size in (small, large))
-        verdict = _verdict(falls <= steep and stays >= flat, falls > steep and stays < flat)
-        text = f"{stays:+.2f} at {large}"
-        return Cell(falls, math.nan, math.nan, text, verdict, differs=True)
+    def effect() -> Effect:
+        table = scores.condition_scores(loaded(study).trials, loaded(study).study)
+        row = table.set_index("condition").loc[condition]
+        own = scores.summary_of(row, scores.UNTUNED)
+        text = f"{_middle_text(own.low, own.high)} [{bounds.range_text(own, '{:.2f}'.format)}]"
+        verdict = verdict_of((own.min, own.max), (own.min, own.max))
+        return Effect(
+            own.low, own.high, (own.min, own.max), (math.nan,) * 2, text, "-", verdict, math.nan
+        )
 
-    return cell
+    return effect
 
 
-def by_mean_curves(problem: str, own: int, base: int) -> Callable[[], Cell]:
-    """Whether a factor needs fewer fresh examples than another by curves averaged over seeds; NaN
-    where its curve does not reach the value."""
+def by_mean_curves(problem: str, own: int, base: int) -> Callable[[], Effect]:
+    """A factor against another one by curves averaged over seeds, with a bootstrap interval."""
 
-    def cell() -> Cell:
+    def effect() -> Effect:
         curves, level = mean_curves(problem)
         ratio = mean_ratio(curves, (own, base), level)
         if ratio is None:
-            return Cell(math.nan, math.nan, math.nan, "", "undecided")
-        value = ratio.value if math.isfinite(ratio.value) else math.nan
-        return Cell(value, ratio.low, ratio.high, "", ratio.verdict)
+            raise ValueError(f"e = {base} does not reach {level} on {problem}")
+        ends = round(ratio.low, 2), round(ratio.high, 2)  # the resamples move an end by 0.005
+        error = (math.log(ratio.high) - math.log(ratio.low)) / (2 * stats.norm.ppf(0.975))
+        verdict = verdict_of(ends, ends)
+        ideal = base / own if base == 1 else math.nan
+        return Effect(
+            *(ratio.least, ratio.value, ends, (math.nan,) * 2, str(ratio), "-", verdict, error),
+            ideal=ideal,
+        )
 
-    return cell
+    return effect
 
 
-# --- curves averaged over seeds, and the convex problem
+def by_search(study: str, condition: str, other: str) -> pd.DataFrame:
+    """Bounds of the ratio of two conditions' scores (the difference of best values), by search. A
+    score at the first evaluation is an upper bound only."""
+    table = scores.search_scores(loaded(study).trials, loaded(study).study)
+    plan = loaded(study).study
+    low, high = (table[f"{plan.score}_{end}"] for end in ("low", "high"))
+    table = table.assign(low=low.mask(table["resolution"] == 1, 0.0), high=high)
+    own, base = (
+        table[table["condition"] == name].set_index("search")[["low", "high"]]
+        for name in (condition, other)
+    )
+    return _relative(own, base, bounds.difference if plan.scores_values else bounds.ratio)
+
+
+def _relative(
+    own: pd.DataFrame, base: pd.DataFrame, effect: Callable = bounds.ratio
+) -> pd.DataFrame:
+    both = own.merge(base, left_index=True, right_index=True, suffixes=("", "_base"))
+    low, high = effect((both["low"], both["high"]), (both["low_base"], both["high_base"]))
+    return pd.DataFrame({"low": low, "high": high}, index=both.index).dropna()
+
+
+def interval_of(searches: pd.DataFrame, floor: float = 0.0) -> Interval:
+    """The range of five searches, or the sign test's interval of more; NaN of fewer."""
+    number = len(searches)
+    if number < bounds.MIN_SEARCHES_FOR_INTERVAL:
+        return math.nan, math.nan
+    if number == bounds.MIN_SEARCHES_FOR_INTERVAL:
+        return float(searches["low"].min()), float(searches["high"].max())
+    return _sign_interval(searches["low"], searches["high"], floor)[:2]
+
+
+def _sign_interval(lows, highs, floor: float) -> tuple[float, float, float, float]:
+    """`uncertainty.sign_interval`; where several effects tie, it may end at no effect and not
+    contain it, and then ends just before."""
+    low, high, *balance = uncertainty.sign_interval(lows, highs, floor)
+    none = 0.0 if floor < 0 else 1.0
+    below, above = uncertainty.signs(lows, highs, none)
+    if uncertainty.sign_test(below, above) <= 1 - uncertainty.PAIRED_LEVEL:
+        if below > above:
+            high = min(high, np.nextafter(none, -math.inf))
+        else:
+            low = max(low, np.nextafter(none, math.inf))
+    return low, high, balance[0], balance[1]
+
+
+def verdict_of(interval: Interval, matched: Interval) -> str:
+    """Of a ratio that the claim says is below 1."""
+    if interval[1] < 1 and matched[1] < 1:  # not if one is NaN
+        return "yes"
+    if interval[0] > 1 and matched[0] > 1:
+        return "no"
+    inside = MARGIN[0] < interval[0] and interval[1] < MARGIN[1]
+    overlap = interval[0] <= matched[1] and matched[0] <= interval[1]
+    return "no difference" if inside and overlap else "open"
+
+
+def _middle_text(low: float, high: float) -> str:
+    same = f"{low:.2f}" == f"{high:.2f}"
+    return bounds.text(high if same else low, high, "{:.2f}".format)
+
+
+def _ends_text(searches: pd.DataFrame, interval: Interval) -> str:
+    if len(searches) > bounds.MIN_SEARCHES_FOR_INTERVAL:
+        return f"[{_number(interval[0])}, {_number(interval[1])}]"
+    summary = bounds.summary(searches["low"], searches["high"])
+    return f"[{bounds.range_text(summary, '{:.2f}'.format)}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if 0 < value < math.inf else "-"
+
+
+def _error(searches: pd.DataFrame) -> float:
+    """The standard error of the median of the logarithms, which are known by upper bounds."""
+    logs = np.log(searches["high"])
+    logs = logs[np.isfinite(logs)]
+    return float(np.std(logs, ddof=1) * math.sqrt(math.pi / 2 / len(logs)))
+
+
+def _pairs(study: str, condition: str, other: str) -> pd.DataFrame:
+    return uncertainty.pairs_between(loaded(study).trials, loaded(study).study, condition, other)
+
+
+def _matched(sides: list[pd.DataFrame], floor: float = 0.0) -> tuple[float, float, float]:
+    """(balance, low, high) of the sign test with matched seeds; NaN where there are too few."""
+    ends = [(pairs["effect_low"], pairs["effect_high"]) for pairs in sides]
+    if len(ends) == 1:
+        low, high, *balance = _sign_interval(*ends[0], floor)
+    else:
+        low, high, *balance = uncertainty.ratio_of_ratios(*ends)
+    reached = [(pairs["reached"] | pairs["baseline_reached"]).sum() for pairs in sides]
+    if min(reached) < uncertainty.MIN_PAIRS:
+        low = high = math.nan
+    return uncertainty.middle(*balance, differ=floor < 0), low, high
+
+
+def _difference(searches: pd.DataFrame, matched: tuple[float, float, float], plan) -> Effect:
+    """Of best values, by non-inferiority."""
+    margin = TARGET_STEPS[plan.target.metric]
+    better = 1 if plan.target.mode == "above" else -1
+    middle, interval = float(searches["low"].median()), interval_of(searches, -math.inf)
+    oriented = [
+        tuple(sorted(better * end / margin for end in ends)) for ends in (interval, matched[1:])
+    ]
+    lows, highs = zip(*oriented, strict=True)
+    verdict = "yes" if min(lows) > -1 else "no" if max(highs) < -1 else "open"
+    text, matched_text = (
+        f"{x:+.3f} [{low:+.3f}, {high:+.3f}]" for x, low, high in ((middle, *interval), matched)
+    )
+    error = float(searches["low"].std()) / margin * math.sqrt(math.pi / 2 / len(searches))
+    effect = better * middle / margin
+    return Effect(effect, effect, *oriented, text, matched_text, verdict, error, differs=True)
+
+
+TARGET_STEPS = {"accuracy": 0.005, "AP50": 0.005, "loss": 0.05}  # margins of best values
+
+
+# --- over problems
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooled:
+    """A claim over problems; NaN where fewer than MIN_PROBLEMS judge it or one is unbounded.
+
+    Attributes:
+        equal: (mean, low, high) with equal weights.
+        random: (mean, low, high) of random effects.
+        new: the interval of a new problem.
+        p: of Cochran's Q: that problems differ no more than their searches do.
+        verdict: yes, no, no difference, depends, or open.
+        differs: whether the numbers are differences in margins.
+    """
+
+    equal: tuple[float, float, float]
+    random: tuple[float, float, float]
+    new: Interval
+    p: float
+    verdict: str
+    differs: bool = False
+
+    def text(self, numbers: tuple[float, ...]) -> str:
+        """A mean and its interval."""
+        if math.isnan(numbers[0]):
+            return "-"
+        form = ("{:+.1f}" if self.differs else "{:.2f}").format
+        *mean, low, high = map(form, numbers)
+        return " ".join([*mean, f"[{low}, {high}]"])
+
+
+def pooled(effects: Collection[Effect]) -> Pooled:
+    """The pooled row of a claim, by the rules of results/protocol.md."""
+    differs = any(own.differs for own in effects)
+    high = np.array([own.high for own in effects])
+    errors = np.array([own.error for own in effects])
+    verdicts = {own.verdict for own in effects}
+    if len(effects) < MIN_PROBLEMS or not np.isfinite(high).all():
+        nothing = (math.nan,) * 3
+        agreed = verdicts.pop() if len(verdicts) == 1 else "open"
+        return Pooled(nothing, nothing, nothing[1:], math.nan, agreed, differs)
+    values = high if differs else np.log(high)
+    back = (lambda x: x) if differs else np.exp
+    equal, new = equal_weights(values)
+    random, p = random_effects(values, errors)
+    rows = [tuple(float(back(x)) for x in row) for row in (equal, random, new)]
+    verdict = _pooled_verdict(rows[0][1:], rows[2], p, differs)
+    return Pooled(*rows, p, verdict, differs)
+
+
+def equal_weights(values: np.ndarray) -> tuple[tuple[float, float, float], Interval]:
+    """(mean, low, high) of the mean by Student's t, and the interval of one more value."""
+    number, mean = len(values), float(values.mean())
+    wide = float(stats.t.ppf(0.975, number - 1) * values.std(ddof=1))
+    half, new = wide / math.sqrt(number), wide * math.sqrt(1 + 1 / number)
+    return (mean, mean - half, mean + half), (mean - new, mean + new)
+
+
+def random_effects(
+    values: np.ndarray, errors: np.ndarray
+) -> tuple[tuple[float, float, float], float]:
+    """(mean, low, high) by DerSimonian and Laird (1986) with the interval of Hartung and Knapp
+    (2001), and the p-value of Cochran's Q."""
+    weights, free = errors**-2.0, len(values) - 1
+    q = float((weights * (values - np.average(values, weights=weights)) ** 2).sum())
+    scale = weights.sum() - (weights**2).sum() / weights.sum()
+    weights = 1 / (errors**2 + max(0.0, (q - free) / scale))
+    mean = float(np.average(values, weights=weights))
+    spread = float(np.average((values - mean) ** 2, weights=weights)) / free
+    half = float(stats.t.ppf(0.975, free)) * math.sqrt(spread)
+    return (mean, mean - half, mean + half), float(stats.chi2.sf(q, free))
+
+
+def _pooled_verdict(mean: Interval, new: Interval, p: float, differs: bool) -> str:
+    if differs:
+        return "yes" if mean[0] > -1 else "no" if mean[1] < -1 else "open"
+    if MARGIN[0] < mean[0] and mean[1] < MARGIN[1]:
+        return "no difference"
+    if max(mean[1], new[1]) < 1 or min(mean[0], new[0]) > 1:
+        return "yes" if mean[1] < 1 else "no"
+    return "depends" if new[0] < 1 < new[1] and p <= 0.05 else "open"
+
+
+# --- curves averaged over seeds
 
 
 _RESAMPLES, _INTERVAL = 10_000, 0.95
@@ -290,14 +422,6 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def verdict(self) -> str:
-        """By the ends as they are printed: the resamples that were drawn move an end by about
-        0.005."""
-        if round(self.high, 2) < 1:
-            return "reproduced"
-        return "not reproduced" if round(self.low, 2) > 1 else "undecided"
-
     def __str__(self) -> str:
         value = f"{self.value:.2f}" if math.isfinite(self.value) else f">{self.least:.2f}"
         low = f"{self.low:.2f}" if self.low > 0 else "-"
@@ -320,381 +444,169 @@ def mean_ratio(curves: dict[int, Curves], factors: tuple[int, int], level: float
     return Ratio(most[0], least[0], low, high)
 
 
-def convex_runs(study: str) -> pd.DataFrame:
-    """The runs of the convex problem, `regimes` or `further`: batch_size, factor, seed, rate,
-    tuning (whether the run chose the rate), batches_before and batches (fresh batches at the last
-    evaluation above the threshold and at the first one below it)."""
-    runs = archive.rows(RECORDS, f"convex/{study}")
-    sizes = runs["condition"].str.extract(r"e(?P<factor>\d+)_b(?P<batch_size>\d+)").astype(int)
-    reached = runs["fresh_examples_to_target"].astype(float).fillna(math.inf)
-    before = runs["fresh_examples_before_target"] / sizes["batch_size"]
-    return sizes.assign(
-        rate=runs["optimizer.learning_rate"],
-        tuning=runs["search"] == 0,
-        seed=runs["trial"],
-        batches_before=before.astype(int),
-        batches=reached / sizes["batch_size"],
-    )
+# --- the claims
 
-
-def convex_ratio(
-    runs: pd.DataFrame, batch_size: int, factor: int, other: int
-) -> tuple[float, float, float]:
-    """(low, high, balance) of the fresh examples of `factor` over those of `other` on the same
-    batches, from the runs that did not choose the rate; see `uncertainty.sign_interval`."""
-    own, base = (
-        runs[~runs["tuning"] & (runs["batch_size"] == batch_size) & (runs["factor"] == value)]
-        .set_index("seed")[["batches_before", "batches"]]
-        .sort_index()
-        for value in (factor, other)
-    )
-    base = base.reindex(own.index)
-    ratios = bounds.ratio(*((side["batches_before"], side["batches"]) for side in (own, base)))
-    low, high, *balance = uncertainty.sign_interval(*ratios)
-    return low, high, uncertainty.middle(*balance)
-
-
-def convex_slope(runs: pd.DataFrame, batch_size: int) -> float:
-    """The slope of the logarithm of the tuned learning rate over that of the echo factor."""
-    own = runs[runs["batch_size"] == batch_size].groupby("factor")["rate"].first()
-    return float(stats.linregress(np.log(own.index), np.log(own)).slope)
-
-
-# --- how a claim is judged
-
-
-def _sides(test: Mapping) -> tuple[bool, bool]:
-    """Whether the sign test of `p`, `below`, and `above` says that most lie below, and above."""
-    differs, lead = test["p"] <= 1 - uncertainty.PAIRED_LEVEL, test["below"] - test["above"]
-    return differs and lead > 0, differs and lead < 0
-
-
-def _matched_ratio(
-    study: str, own: tuple[str, str], base: tuple[str, str]
-) -> tuple[dict[str, float], bool, bool]:
-    """The ratio of two ratios with matched seeds, with its interval, and whether that lies below
-    1, and above it."""
-    sides = [_pairs(study, *pair) for pair in (own, base)]
-    low, high, *balance = uncertainty.ratio_of_ratios(
-        *((pairs["effect_low"], pairs["effect_high"]) for pairs in sides)
-    )
-    reached = [(pairs["reached"] | pairs["baseline_reached"]).sum() for pairs in sides]
-    if min(reached) < uncertainty.MIN_PAIRS:
-        low = high = math.nan
-    effect = dict(zip(("effect_low", "effect_high"), balance, strict=True))
-    return effect | {"low": low, "high": high}, high < 1, low > 1
-
-
-def _pairs(study: str, condition: str, other: str) -> pd.DataFrame:
-    return uncertainty.pairs_between(loaded(study).trials, loaded(study).study, condition, other)
-
-
-def _tuned(study: str, condition: str, other: str) -> pd.DataFrame:
-    """Bounds of the ratio of the two conditions' scores (the difference of best values), by
-    search."""
-    searches = scores.search_scores(loaded(study).trials, loaded(study).study)
-    score = loaded(study).study.score
-    searches = searches.assign(low=searches[f"{score}_low"], high=searches[f"{score}_high"])
-    own, base = (
-        searches[searches["condition"] == name].set_index("search")[["low", "high"]]
-        for name in (condition, other)
-    )
-    values = loaded(study).study.scores_values
-    return _compared(own, base, bounds.difference if values else bounds.ratio)
-
-
-def _compared(
-    own: pd.DataFrame, base: pd.DataFrame, effect: Callable = bounds.ratio
-) -> pd.DataFrame:
-    """Bounds of own / base, or of another effect, of the searches that both have."""
-    both = own.merge(base, left_index=True, right_index=True, suffixes=("", "_base"))
-    low, high = effect((both["low"], both["high"]), (both["low_base"], both["high_base"]))
-    return pd.DataFrame({"low": low, "high": high}, index=both.index)
-
-
-def _of_conditions(cell: Cell, study: str, *conditions: str) -> Cell:
-    """The cell with those of the conditions that it compares that the search space bounds."""
-    named = (_bounded(study, name) for name in dict.fromkeys(conditions))
-    return dataclasses.replace(cell, bounded="; ".join(filter(None, named)) or "-")
-
-
-@functools.cache
-def _bounded(study: str, condition: str) -> str:
-    """Where a condition is bounded by the search space, as results/protocol.md defines it: the best
-    trials of two or more searches (of more than ten, a fifth of them) lie at one end of an axis. ""
-    if it is not."""
-    trials, plan = loaded(study).trials, loaded(study).study
-    searches = scores.search_scores(trials, plan)
-    best = scores.leaders(trials, searches[searches["condition"] == condition])
-    axes = []
-    for axis in plan.space:
-        ends = collections.Counter(axis.near_end(value) for value in best[axis.field])
-        axes += [
-            f"{end} of {axis.label} in {ends[end]} of {len(best)}"
-            for end in ("min", "max")
-            if ends[end] >= max(2, 0.2 * len(best))
-        ]
-    return f"{condition}: {', '.join(axes)}" if axes else ""
-
-
-def _by_sign_test(effect: Mapping, tuned: pd.DataFrame) -> Cell:
-    """A ratio that the claim says is below 1, from the signs of its pairs at 1. The interval may
-    end at 1 and not contain it, where several pairs tie."""
-    return _judged(effect, tuned, *_sides(effect))
-
-
-def _judged(effect: Mapping, tuned: pd.DataFrame, below: bool, above: bool) -> Cell:
-    """A ratio that the claim says is below 1; `below` and `above` are what matched seeds say."""
-    summary = bounds.summary(tuned["low"], tuned["high"])
-    number = "{:.2f}".format
-    text = bounds.text(summary.low, summary.high, number)
-    text += f" [{bounds.range_text(summary, number)}]"
-    return _cell(effect, text, below and summary.max < 1, above and summary.min > 1)
-
-
-def _cell(effect, tuned: str, claimed: bool, contrary: bool, differs: bool = False) -> Cell:
-    low, high = effect["effect_low"], effect["effect_high"]
-    middle = low if low == high else uncertainty.middle(low, high)
-    ends = float(effect["low"]), float(effect["high"])
-    p = float(effect.get("p", math.nan))
-    return Cell(float(middle), *ends, tuned, _verdict(claimed, contrary), differs, p=p)
-
-
-def _verdict(claimed: bool, contrary: bool) -> str:
-    return "reproduced" if claimed else "not reproduced" if contrary else "undecided"
-
-
-def p_values(problems: Mapping[str, Cell]) -> list[str]:
-    """The p-value of each cell of a claim, and that adjusted for all of them if there are several;
-    "-" without one."""
-    own = [cell.p for cell in problems.values()]
-    adjusted = uncertainty.holm([1.0 if math.isnan(p) else p for p in own])
-    several = len(own) > 1
-    return [
-        "-" if math.isnan(p) else f"{p:.2g}" + several * f" ({holm:.2g})"
-        for p, holm in zip(own, adjusted, strict=True)
-    ]
-
-
+_ALL = "documents photographs digits logistic sentences mnist cells"
+_NEUTRAL = "digits logistic sentences mnist cells"  # also run at a common cadence
+_SHUFFLED = "digits logistic documents sentences mnist cells"
+_PAIR = "logistic sentences"
 _BEFORE, _AFTER, _BATCH = (
     f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
 )
 _HALF = "before_augmentation_e1.5"
 
-# Problems of the registered grid, those of them at two batch sizes, and those that were also run
-# with as many evaluations per fresh example as no echoing has.
-_GRID = "documents photographs digits logistic sentences mnist cells"
-_TWO_SIZES = "digits logistic sentences mnist cells"
-_CADENCE = "logistic digits sentences mnist cells"
 
-
-def _e(factor: int, size: int) -> str:
-    return f"before_augmentation_e{factor}_b{size}"
-
-
-def _each(names: str, cell: Callable[[str], Callable[[], Cell]]) -> Problems:
-    """A claim on problems of the grid. Its digits and sentences have other targets and another
-    protocol than "digits" and "sentences"."""
-    return {
-        f"grid {name}" if name in ("digits", "sentences") else name: cell(name)
-        for name in names.split()
-    }
-
-
-def _small(problem: str) -> int:
+def small(problem: str) -> int:
+    """The batch size at which most claims are judged."""
     return problems.PROBLEMS[problem].batch_sizes[0]
 
 
-def _by_mean_curves(own: int, base: int) -> Problems:
-    return _each(" ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, own, base))
+def e(factor: int, size: int) -> str:
+    return f"before_augmentation_e{factor}_b{size}"
 
 
-def _batch(problem: str) -> str:
-    return f"{_BATCH}_b{_small(problem)}"
+def _each(names: str, effect: Callable[[str], Callable[[], Effect]]) -> Problems:
+    return {name: effect(name) for name in names.split()}
 
 
-def _four_against_16(study: str, size: int) -> Callable[[], Cell]:
-    return between(study, _e(4, size), _e(16, size))
+def _study(kind: str, problem: str) -> str:
+    """The further searches of logistic regression replace those of the grid."""
+    return f"further/{kind}" if problem == "logistic" else f"grid/{kind}_{problem}"
 
 
-def _tolerance(study: str, size: int) -> Callable[[], Cell]:
-    return relative(study, *((_e(16, own), _e(4, own)) for own in (2 * size, size)))
+def _factor(prefix: str, factor: int, times: int = 1) -> Callable[[str], Callable[[], Effect]]:
+    def of(problem: str) -> Callable[[], Effect]:
+        size = times * small(problem)
+        own = e(factor, size), f"baseline_b{size}"
+        return compared(f"grid/{prefix}{problem}", own, ideal=1 / factor)
+
+    return of
 
 
-def _larger_batches(problem: str, size: int = 32) -> Callable[[], Cell]:
+def _four_over_16(prefix: str) -> Callable[[str], Callable[[], Effect]]:
+    return lambda problem: compared(
+        f"grid/{prefix}{problem}", (e(4, small(problem)), e(16, small(problem)))
+    )
+
+
+def _point(condition: str) -> Callable[[str], Callable[[], Effect]]:
+    def of(problem: str) -> Callable[[], Effect]:
+        size = small(problem)
+        own = f"{condition}_b{size}", f"baseline_b{size}"
+        return compared(f"grid/{problem}", own, ideal=0.5)
+
+    return of
+
+
+def _tolerance(problem: str) -> Callable[[], Effect]:
+    own, base = ((e(16, size), e(4, size)) for size in (2 * small(problem), small(problem)))
+    return compared(f"grid/{problem}", own, base)
+
+
+def _larger_batches(problem: str) -> Callable[[], Effect]:
+    size = small(problem)
     own, base = ((f"{_BATCH}_b{b}", f"baseline_b{b}") for b in (size, size // 2))
-    return relative(f"grid/batch_size_{problem}", own, base)
+    return compared(f"grid/batch_size_{problem}", own, base)
 
 
-def _shuffled(problem: str, kind: str) -> Callable[[], Cell]:
-    buffer = 256 if problem == "cells" else 1024
-    return between(f"grid/shuffle_{problem}", f"{kind}_buffer_{buffer}", f"{kind}_buffer_0")
+def _shuffled(condition: str) -> Callable[[str], Callable[[], Effect]]:
+    def of(problem: str) -> Callable[[], Effect]:
+        buffer = 256 if problem == "cells" else 1024
+        own = f"{condition}_buffer_{buffer}", f"{condition}_buffer_0"
+        return compared(_study("shuffle", problem), own)
+
+    return of
 
 
-def _decay(weight_decay: float) -> Callable[[], Cell]:
-    sides = [
-        (f"before_augmentation_e16_decay_{decay:g}", f"baseline_decay_{decay:g}")
-        for decay in (weight_decay, 0)
-    ]
-    return relative("grid/weight_decay_logistic", *sides)
+def _in(kind: str, own: str, other: str) -> Callable[[str], Callable[[], Effect]]:
+    ideal = {(_HALF, "baseline"): 2 / 3}.get((own, other), math.nan)
+    return lambda problem: compared(_study(kind, problem), (own, other), ideal=ideal)
 
 
-def _decay_of_winners(weight_decay: float) -> Callable[[], Cell]:
+def _decay(weight_decay: float) -> Problems:
     sides = [(f"e16_decay_{decay:g}", f"baseline_decay_{decay:g}") for decay in (weight_decay, 0)]
-    return at_winners("grid/weight_decay_of_winners_sentences", *sides)
+    own, base = ((f"before_augmentation_{a}", b) for a, b in sides)
+    further = weight_decay == 0.001
+    study = "further/weight_decay" if further else "grid/weight_decay_logistic"
+    rows = {"logistic": compared(study, own, base)} if weight_decay >= 0.001 else {}
+    return rows | {"sentences": compared("grid/weight_decay_of_winners_sentences", *sides)}
 
 
-CLAIMS: dict[str, Problems] = {
-    "Echoing twice before augmentation needs fewer fresh examples (fig. 4)": {
-        "manual": against_none("language_insertion", _BEFORE),
-        **_each(_GRID, lambda name: against_none(f"grid/{name}", _e(2, _small(name)))),
-    },
-    "... with no more evaluations per fresh example than no echoing": _each(
-        _CADENCE, lambda name: against_none(f"grid/common_cadence_{name}", _e(2, _small(name)))
-    ),
-    "... by curves averaged over seeds": _by_mean_curves(2, 1),
-    "... after augmentation": _each(
-        "photographs digits mnist cells",
-        lambda name: against_none(f"grid/{name}", f"{_AFTER}_b{_small(name)}"),
-    ),
-    "... after batching": {
-        "manual": against_none("language_insertion", _BATCH),
-        **_each(_GRID, lambda name: against_none(f"grid/{name}", _batch(name))),
-    },
-    "Earlier is better: before augmentation against batch echoing (fig. 4)": {
-        "manual": between("language_insertion", _BEFORE, _BATCH),
-        **_each(_GRID, lambda name: between(f"grid/{name}", _e(2, _small(name)), _batch(name))),
-    },
-    "... the same, run again on another processor": {  # the other grids gave their numbers again
-        "grid digits": between(
-            "grid/shuffle_digits", f"{_BEFORE}_buffer_256", f"{_BATCH}_buffer_256"
+_COMMON = problems.COMMON_CADENCE
+# By the question that they answer. The page has those that do not begin with dots.
+CLAIMS: dict[str, dict[str, Problems]] = {
+    "How much?": {
+        "e = 2 needs fewer fresh examples (fig. 4)": _each(_NEUTRAL, _factor(_COMMON, 2)),
+        "... e = 2 at echoing's own cadence": _each(_ALL, _factor("", 2)),
+        "... e = 2 by curves averaged over seeds": _each(
+            " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 2, 1)
         ),
-    },
-    "e = 16 still needs fewer, batch size 32, documents and cells 16 (fig. 6)": {
-        "digits": against_none("digits_factor", _e(16, 32)),
-        "manual": against_none("language_factor", _e(16, 32)),
-        "sentences": against_none("sentences_factor", _e(16, 32)),
-        **_each(_GRID, lambda name: against_none(f"grid/{name}", _e(16, _small(name)))),
-    },
-    "... e = 16 with no more evaluations per fresh example": _each(
-        _CADENCE, lambda name: against_none(f"grid/common_cadence_{name}", _e(16, _small(name)))
-    ),
-    "... e = 16 by curves averaged over seeds": _by_mean_curves(16, 1),
-    "... twice the batch size": {
-        "digits": against_none("digits_factor", _e(16, 64)),
-        "sentences": against_none("sentences_factor", _e(16, 64)),
-        **_each(_TWO_SIZES, lambda name: against_none(f"grid/{name}", _e(16, 2 * _small(name)))),
-    },
-    "Beyond e = 4, more is worse: e = 4 against 16, the same batch sizes (fig. 6)": {
-        "digits": _four_against_16("digits_factor", 32),
-        "manual": _four_against_16("language_factor", 32),
-        "sentences": _four_against_16("sentences_factor", 32),
-        **_each(_GRID, lambda name: _four_against_16(f"grid/{name}", _small(name))),
-    },
-    "... e = 4 against 16 with equally many evaluations per fresh example": _each(
-        _CADENCE, lambda name: _four_against_16(f"grid/common_cadence_{name}", _small(name))
-    ),
-    "... e = 4 against 16 by curves averaged over seeds": _by_mean_curves(4, 16),
-    "Larger batches tolerate larger factors: e = 16 over 4, twice the size (fig. 6)": {
-        "digits": _tolerance("digits_factor", 32),
-        "sentences": _tolerance("sentences_factor", 32),
-        **_each(_TWO_SIZES, lambda name: _tolerance(f"grid/{name}", _small(name))),
-    },
-    "Larger batches help batch echoing: e = 2, twice the size (fig. 7)": {
-        "documents": _larger_batches("documents", 16),
-        **_each("digits logistic sentences mnist", _larger_batches),
-        "cells": _larger_batches("cells", 16),
-    },
-    "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": _each(
-        "digits logistic documents sentences mnist cells", lambda name: _shuffled(name, _BEFORE)
-    ),
-    "... after batching, as many examples in whole batches": _each(
-        "digits logistic documents sentences mnist cells", lambda name: _shuffled(name, _BATCH)
-    ),
-    "Best value in a budget no worse, before augmentation (fig. 9; a difference)": _each(
-        "documents photographs digits logistic sentences mnist cells",
-        lambda name: against_none(f"grid/quality_{name}", _BEFORE),
-    ),
-    "... after batching (a difference, too)": _each(
-        "documents digits logistic sentences mnist cells",
-        lambda name: against_none(f"grid/quality_{name}", _BATCH),
-    ),
-    "Not only more steps: e = 2 against no echoing with as many steps": _each(
-        "digits logistic",
-        lambda name: between(f"grid/controls_{name}", _BEFORE, "baseline_steps_of_e2"),
-    ),
-    "Better than reading twice: e = 2 against copies an epoch apart": _each(
-        "digits logistic", lambda name: between(f"grid/controls_{name}", _BEFORE, "spaced_epochs_2")
-    ),
-    "Fractional factors gain step by step: e = 1.5 against none": _each(
-        "logistic sentences", lambda name: against_none(f"grid/fractions_{name}", _HALF)
-    ),
-    "... e = 2 against e = 1.5": _each(
-        "logistic sentences", lambda name: between(f"grid/fractions_{name}", _BEFORE, _HALF)
-    ),
-    "Decaying factors gain more than a constant one: e = 4, then none, against 2": _each(
-        "logistic sentences", lambda name: between(f"grid/decaying_{name}", "decaying", "constant")
-    ),
-    "... growing ones: none, then e = 4, against 2": _each(
-        "logistic sentences", lambda name: between(f"grid/decaying_{name}", "growing", "constant")
-    ),
-    "Weight decay helps e = 16 more than no echoing: 0.001 over none": {
-        "logistic": _decay(0.001),
-        "grid sentences": _decay_of_winners(0.001),
-    },
-    "... 0.01 over none": {
-        "logistic": _decay(0.01),
-        "grid sentences": _decay_of_winners(0.01),
-    },
-    "... 0.0001 over none": {"grid sentences": _decay_of_winners(0.0001)},
-    "Under AdamW with cosine decay, too, e = 2 needs fewer: batch size 32": {
-        "grid sentences": against_none("grid/optimizer_b32", _BEFORE),
-    },
-    "... batch size 256": {"grid sentences": against_none("grid/optimizer_b256", _BEFORE)},
-    "Noise limits small batches: e = 64 over 16, batch size 4 (Agarwal et al.)": {
-        "logistic": convex(4, 64, 16, bound=0.8, below=False),
-    },
-    "Curvature limits large ones: e = 4 over 1, batch size 256 (Agarwal et al.)": {
-        "logistic": convex(256, 4, 1, bound=0.35, below=True),
-    },
-    "The tuned rate falls like 1/e at batch size 4, not at 256: slopes (Agarwal et al.)": {
-        "logistic": convex_slopes(4, 256, steep=-0.7, flat=-0.3),
-    },
-}
-# Claims of CLAIMS that were judged again, by further searches or runs alone.
-FURTHER: dict[str, Problems] = {
-    "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": {
-        "logistic": further("shuffle", (f"{_BEFORE}_buffer_1024", f"{_BEFORE}_buffer_0")),
-    },
-    "... after batching, as many examples in whole batches": {
-        "logistic": further("shuffle", (f"{_BATCH}_buffer_1024", f"{_BATCH}_buffer_0")),
-    },
-    "Best value in a budget no worse, before augmentation (fig. 9; a difference)": {
-        "logistic": further("quality", (_BEFORE, "baseline")),
-    },
-    "Better than reading twice: e = 2 against copies an epoch apart": {
-        "logistic": further("controls", (_BEFORE, "spaced_epochs_2")),
-    },
-    "Fractional factors gain step by step: e = 1.5 against none": {
-        "logistic": further("fractions", (_HALF, "baseline")),
-    },
-    "... e = 2 against e = 1.5": {
-        "logistic": further("fractions", (_BEFORE, _HALF)),
-    },
-    "Decaying factors gain more than a constant one: e = 4, then none, against 2": {
-        "logistic": further("decaying", ("decaying", "constant")),
-    },
-    "... growing ones: none, then e = 4, against 2": {
-        "logistic": further("decaying", ("growing", "constant")),
-    },
-    "Weight decay helps e = 16 more than no echoing: 0.001 over none": {
-        "logistic": further(
-            "weight_decay",
-            ("before_augmentation_e16_decay_0.001", "baseline_decay_0.001"),
-            ("before_augmentation_e16_decay_0", "baseline_decay_0"),
+        "e = 16 needs fewer fresh examples (fig. 6)": _each(_NEUTRAL, _factor(_COMMON, 16)),
+        "... e = 16 at echoing's own cadence": _each(_ALL, _factor("", 16)),
+        "... e = 16 by curves averaged over seeds": _each(
+            " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 16, 1)
         ),
+        "... e = 16 at twice the batch size": _each(_NEUTRAL, _factor("", 16, times=2)),
+        "e = 4 needs fewer than e = 16 (fig. 6)": _each(_NEUTRAL, _four_over_16(_COMMON)),
+        "... e = 4 over 16 at echoing's own cadence": _each(_ALL, _four_over_16("")),
+        "... e = 4 over 16 by curves averaged over seeds": _each(
+            " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 4, 16)
+        ),
+        "e = 1.5 needs fewer than none": _each(_PAIR, _in("fractions", _HALF, "baseline")),
+        "e = 2 needs fewer than e = 1.5": _each(_PAIR, _in("fractions", _BEFORE, _HALF)),
     },
-    "Curvature limits large ones: e = 4 over 1, batch size 256 (Agarwal et al.)": {
-        "logistic": convex(256, 4, 1, bound=0.35, below=True, study="further"),
+    "Where?": {
+        "Earlier insertion is better (fig. 4)": _each(
+            _ALL,
+            lambda name: compared(f"grid/{name}", (e(2, small(name)), f"{_BATCH}_b{small(name)}")),
+        ),
+        "... earlier insertion, on another processor": {
+            "digits": compared(
+                "grid/shuffle_digits", (f"{_BEFORE}_buffer_256", f"{_BATCH}_buffer_256")
+            ),
+        },
+        "... e = 2 after augmentation": _each("photographs digits mnist cells", _point(_AFTER)),
+        "... e = 2 after batching": _each(_ALL, _point(_BATCH)),
+    },
+    "Shuffle?": {
+        "Shuffling helps before augmentation (fig. 8)": _each(_SHUFFLED, _shuffled(_BEFORE)),
+        "Shuffling helps after batching (fig. 8)": _each(_SHUFFLED, _shuffled(_BATCH)),
+    },
+    "Retune?": {
+        "e = 2 gains without retuning": _each(
+            _NEUTRAL, lambda name: untuned(f"grid/{_COMMON}{name}", e(2, small(name)))
+        ),
+        "e = 16 gains without retuning": _each(
+            _NEUTRAL, lambda name: untuned(f"grid/{_COMMON}{name}", e(16, small(name)))
+        ),
+        "Weight decay 0.001 helps e = 16": _decay(0.001),
+        "... weight decay 0.0001": _decay(0.0001),
+        "... weight decay 0.01": _decay(0.01),
+        "e = 2 gains under AdamW with cosine decay": {
+            "sentences": compared("grid/optimizer_b32", (_BEFORE, "baseline"), ideal=0.5)
+        },
+        "... under AdamW at batch size 256": {
+            "sentences": compared("grid/optimizer_b256", (_BEFORE, "baseline"), ideal=0.5)
+        },
+    },
+    "When not?": {
+        "e = 2 ends no worse in a budget (fig. 9)": _each(
+            _ALL, _in("quality", _BEFORE, "baseline")
+        ),
+        "... after batching it ends no worse": _each(
+            _SHUFFLED,
+            lambda name: compared(f"grid/quality_{name}", (_BATCH, "baseline")),
+        ),
+        "Larger batches tolerate e = 16 better (fig. 6)": _each(_NEUTRAL, _tolerance),
+        "Larger batches help batch echoing (fig. 7)": _each(_SHUFFLED, _larger_batches),
+        "e = 2 beats as many steps on fresh data": _each(
+            "digits logistic",
+            lambda name: compared(f"grid/controls_{name}", (_BEFORE, "baseline_steps_of_e2")),
+        ),
+        "e = 2 beats reading twice": _each(
+            "digits logistic", _in("controls", _BEFORE, "spaced_epochs_2")
+        ),
+        "e = 4, then none, beats e = 2": _each(_PAIR, _in("decaying", "decaying", "constant")),
+        "None, then e = 4, beats e = 2": _each(_PAIR, _in("decaying", "growing", "constant")),
     },
 }

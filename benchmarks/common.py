@@ -250,6 +250,18 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def with_tables(page: pathlib.Path, tables: Mapping[str, tuple[Sequence, Sequence]]) -> str:
+    """A page with its tables, (header, rows), each between `<!-- NAME -->` and `<!-- end -->`."""
+    text = page.read_text(encoding="utf-8")
+    for name, (header, rows) in tables.items():
+        before, marker, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not marker or not end:
+            raise SystemExit(f"{page} has no table between <!-- {name} --> and <!-- end -->")
+        text = f"{before}{marker}\n{markdown_table(header, rows)}\n\n{end}{after}"
+    return text
+
+
 def save_figure(figure: Figure, path: pathlib.Path) -> None:
     """Saves a figure as a PNG file."""
     from analysis.figures import style  # which imports pandas

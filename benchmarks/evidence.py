@@ -1,50 +1,47 @@
 """Every number that the claims rest on, recomputed from results/trials.parquet and curves.parquet.
 
-    python -m benchmarks.evidence --check            compares with the files in results/; a minute
-    python -m benchmarks.evidence --out=results      writes them: claims.md, convex.md, CSV, figures
+    python -m benchmarks.evidence --check     compares with the files in docs/ and results/
+    python -m benchmarks.evidence --out=.     writes them: pages, CSV files, and a figure
 
-claims.csv has every claim on every problem (benchmarks/claims.py). factor_ratios.csv has what each
-factor saves. confirmation.csv has the grid's best settings with new seeds: a pair is a run of a
-condition and one of no echoing at the same batch size, each with its own winner's hyperparameters
-and the same new seeds; there are three looks, after a third, two thirds, and all of the pairs, each
-at level 1 - 0.05/3. mean_curves.csv has curves averaged over seeds, and convex.csv the convex
-problem. results/protocol.md has the rules.
+docs/claims.md is the page, results/claims.md has what is behind it, and claims.csv every claim on
+every problem (benchmarks/claims.py). factor_ratios.csv has what each factor saves. confirmation.csv
+has the grid's best settings with new seeds: a pair is a run of a condition and one of no echoing at
+the same batch size, each with its own winner's hyperparameters and the same new seeds; intervals at
+level 1 - 0.05/3 hold at each of the three registered looks. mean_curves.csv has curves averaged
+over seeds, and convex.md the convex problem. results/protocol.md has the rules.
 """
 
 # pandas has no complete type stubs.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
-import dataclasses
 import functools
 import itertools
 import math
 import pathlib
-import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from scipy import stats
 
-from analysis import archive, load, scores, tables, uncertainty
+from analysis import archive, bounds, load, scores, tables, uncertainty
 from analysis.figures import style
-from benchmarks import claims, common
+from benchmarks import claims, common, leaderboard
+from benchmarks.claims import Effect, Pooled
 from configs import problems
-from runs import records
 
-RESULTS = claims.RECORDS.parent
-LOOKS = 3
-LEVEL = 1 - 0.05 / LOOKS
+ROOT = claims.RECORDS.parents[1]
+LEVEL = 1 - 0.05 / 3  # of each of three looks
 FACTORS = (2, 4, 16)
 # Names for readers who do not know the problems of configs/problems.py.
 TITLES = {
+    "cells": "blood cells",
     "digits": "digits",
+    "logistic": "logistic regression",
     "mnist": "MNIST images",
     "photographs": "photographs",
-    "cells": "blood cells",
-    "logistic": "logistic regression",
     "sentences": "sentences",
     "documents": "documents",
 }
@@ -54,242 +51,175 @@ TITLES = {
 
 
 @functools.cache
-def cells() -> dict[tuple[str, str, bool], claims.Cell]:
-    """By claim, problem, and whether further searches judge it."""
-    return {
-        (claim, name, further): cell()
-        for further, table in ((False, claims.CLAIMS), (True, claims.FURTHER))
-        for claim, by_problem in table.items()
-        for name, cell in by_problem.items()
-    }
+def effects(claim: str) -> dict[str, Effect]:
+    """The effect of a claim on each problem."""
+    own = next(group[claim] for group in claims.CLAIMS.values() if claim in group)
+    return {name: effect() for name, effect in own.items()}
+
+
+@functools.cache
+def pooled(claim: str) -> Pooled:
+    return claims.pooled(effects(claim).values())
+
+
+def all_claims() -> Iterator[tuple[str, str]]:
+    """(question, claim), in the order of the pages."""
+    return ((question, claim) for question, group in claims.CLAIMS.items() for claim in group)
 
 
 def claim_rows() -> pd.DataFrame:
     rows = []
-    for (claim, further), group in itertools.groupby(cells().items(), lambda item: item[0][::2]):
-        own = {name: cell for (_, name, _), cell in group}
-        for (name, cell), p in zip(own.items(), claims.p_values(own), strict=True):
-            row = {"claim": claim, "further": further, "problem": name, "effect": str(cell)}
-            row |= {"p (Holm)": p, "tuned": cell.tuned or "-", "verdict": cell.verdict}
-            rows.append(row | {"bounded by the search space": cell.bounded})
+    for question, claim in all_claims():
+        for name, own in effects(claim).items():
+            row = {"question": question, "claim": claim, "problem": name, "tuned": own.text}
+            row |= {"matched seeds": own.matched_text, "verdict": own.verdict}
+            row["1 / e"] = "-" if math.isnan(own.ideal) else f"{own.ideal:.3g}"
+            rows.append(row | {"below 1 / e": own.too_small})
     return pd.DataFrame(rows)
 
 
-def claims_page() -> str:
+def span(claim: str) -> str:
+    """The smallest and the largest effect, with their problems."""
+    own = effects(claim)
+    if len(own) < claims.MIN_PROBLEMS:
+        return "; ".join(f"{effect.text} {name}" for name, effect in own.items())
+    ordered = sorted(own, key=lambda name: own[name].high)
+    form = "{:+.1f}" if pooled(claim).differs else "{:.2f}"
+    ends = (own[name] for name in (ordered[0], ordered[-1]))
+    texts = [form.format(x.high) if math.isfinite(x.high) else f">{x.low:.2f}" for x in ends]
+    return f"{texts[0]} {ordered[0]} to {texts[1]} {ordered[-1]}"
+
+
+def by_verdict(claim: str) -> list[str]:
+    """The problems with each verdict."""
+    own = effects(claim)
+    named = ([n for n, x in own.items() if x.verdict == verdict] for verdict in claims.VERDICTS)
+    return [", ".join(names) or "-" for names in named]
+
+
+def page_rows() -> list[list[str]]:
+    """The table of docs/claims.md."""
     rows = []
-    for claim, by_problem in claims.CLAIMS.items():
-        newest = {name: cells()[claim, name, False] for name in by_problem}
-        newest |= {name: cells()[claim, name, True] for name in claims.FURTHER.get(claim, {})}
-        row = [claim]
-        for verdict in claims.VERDICTS:
-            names = [name for name, cell in newest.items() if cell.verdict == verdict]
-            row.append(", ".join(names) or "-")
-        rows.append(row)
-    return "\n\n".join(
-        [
-            "# Claims by problem",
-            "Which claims about echoing hold on which problem? [docs/claims.md](../docs/claims.md) "
-            "explains the claims, and [protocol](protocol.md) the problems and the rules. "
-            "Made by `python -m benchmarks.evidence`; seconds are in [time](time.md).",
-            common.markdown_table(["claim", *claims.VERDICTS], rows),
-            "A claim is reproduced if the effect with matched seeds and all tuned searches agree "
-            "with it, and not reproduced if both contradict it.",
-            "![Effect, interval, and verdict on each problem](claims.png)",
-            "- `claims.csv`: every effect with its interval, p-value (sign test; in parentheses "
-            "adjusted for the problems of the claim, which no verdict is), and tuned ratio. Where "
-            "25 further searches, or 100 further runs, judged a claim again (`further`), the table "
-            "and the figure have their verdict.\n"
-            "- `factor_ratios.csv`: what e = 2, 4, 16 save before augmentation (figure below): "
-            "tuned, with matched seeds, with new seeds, and with no more evaluations per fresh "
-            "example than no echoing (common cadence).\n"
-            "- `confirmation.csv`: the best settings of the grid, run with new seeds. Diverged "
-            "runs form no pair, which favors a condition whose runs diverge more often.\n"
-            "- `mean_curves.csv`: ratios at which two curves, averaged over 21 to 64 new seeds, "
-            "first reach a value. The intervals are those of a bootstrap over seeds. By "
-            "simulation, they cover less than 95% where a curve is flat (76% at worst); none "
-            "includes the choice of the settings.",
-            "![Fresh examples that echoing saves, by factor](factor_ratios.png)",
-        ]
-    )
+    for question, claim in all_claims():
+        if not claim.startswith("..."):
+            own, row = effects(claim), pooled(claim)
+            anchor = question.lower().replace(" ", "-").strip("?")
+            text, _, figure = claim.partition(" (")
+            link = f"[{text}](../results/claims.md#{anchor}){f' ({figure}' * bool(figure)}"
+            effect = next(iter(own.values())).text if len(own) == 1 else row.text(row.equal)
+            rows.append([link, row.verdict, effect, span(claim), *by_verdict(claim)])
+    return rows
 
 
-@style.styled
-def draw_claims() -> Figure:
-    """A row per claim that at least three problems judge, and a column per problem: the color is
-    the verdict, the line the interval on a logarithmic axis from 0.2 to 2."""
-    drawn = [
-        claim
-        for claim, by_problem in claims.CLAIMS.items()
-        if len(by_problem) >= 3 and not claim.startswith("...")
-    ]
-    columns = list(dict.fromkeys(name for claim in drawn for name in claims.CLAIMS[claim]))
-    figure = Figure(figsize=(12.8, 7.2), layout="constrained")
-    axes = figure.add_subplot()
-    for (claim, name, _), cell in cells().items():  # further ones last
-        if claim not in drawn:
-            continue
-        row, column, color = drawn.index(claim), columns.index(name), _COLORS[cell.verdict]
-        axes.add_patch(Rectangle((column - 0.48, row - 0.45), 0.96, 0.9, fc="white", lw=0))
-        box = Rectangle((column - 0.48, row - 0.45), 0.96, 0.9, color=color, alpha=0.15, lw=0)
-        axes.add_patch(box)
-        text, height = f"{cell}".replace(" ", "\n", 1), row if cell.differs else row - 0.2
-        axes.text(column, height, text, ha="center", va="center", fontsize=8)
-        if not cell.differs and not math.isnan(cell.low):
-            ends = [_position(column, end) for end in (cell.low, cell.high)]
-            axes.plot(ends, [row + 0.28] * 2, color=color, lw=2.5, solid_capstyle="butt")
-            axes.plot([_position(column, 1.0)] * 2, [row + 0.13, row + 0.43], "k:", lw=0.6)
-    axes.set_xlim(-0.5, len(columns) - 0.5)
-    axes.set_ylim(len(drawn) - 0.5, -0.5)
-    axes.set_xticks(range(len(columns)), columns)
-    axes.xaxis.tick_top()
-    labels = [textwrap.fill(claim.replace(" = ", "\xa0=\xa0"), 30) for claim in drawn]
-    axes.set_yticks(range(len(drawn)), labels, fontsize=10)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    for verdict, color in _COLORS.items():
-        axes.plot([], [], "s", ms=9, color=color, label=verdict)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return figure
+def group_rows(question: str) -> list[list[str]]:
+    """A table of results/claims.md."""
+    rows = []
+    for claim in claims.CLAIMS[question]:
+        row = pooled(claim)
+        numbers = (row.text(row.equal), row.text(row.random), row.text(row.new))
+        rows.append([f"**{claim}**", f"**{row.verdict}**", *numbers])
+        for name, own in effects(claim).items():
+            rows.append([name, own.verdict, own.text + "*" * own.too_small, own.matched_text, ""])
+    return rows
 
 
-_COLORS = dict(zip(claims.VERDICTS, ("#009E73", "#D55E00", "#999999"), strict=True))
-
-
-def _position(column: int, ratio: float) -> float:
-    low, high = math.log(0.2), math.log(2.0)
-    share = (math.log(min(max(ratio, 0.2), 2.0)) - low) / (high - low)
-    return column - 0.4 + 0.8 * share
+def reached_rows() -> list[list[str]]:
+    """How often the best settings without echoing reach the target with new seeds."""
+    rows = []
+    for problem in TITLES:
+        trials = registered(claims.loaded(f"grid/confirmation_{problem}"))
+        own = trials[trials["condition"] == f"baseline_b{claims.small(problem)}"]
+        rows.append([problem, f"{own[scores.REACHED].count()} of {len(own)}"])
+    return rows
 
 
 # --- factors
+
+
+def passes(problem: str) -> float:
+    """Passes over the data within the budget."""
+    plan = claims.loaded(f"grid/{problem}").study
+    return plan.budget / plan.record["dataset"]["train_examples"]
 
 
 def factor_rows() -> pd.DataFrame:
     """The ratios of fresh examples to no echoing at the first batch size of each problem."""
     rows = []
     for problem, factor in itertools.product(TITLES, FACTORS):
-        size = problems.PROBLEMS[problem].batch_sizes[0]
-        condition = f"before_augmentation_e{factor}_b{size}"
-        row = {"problem": problem, "batch size": size, "e": factor}
+        size = claims.small(problem)
+        row = {"problem": problem, "passes": f"{passes(problem):.2g}", "batch size": size}
+        row |= {"e": factor, "1 / e": 1 / factor}
         for prefix, column in (("", ""), (problems.COMMON_CADENCE, ", common cadence")):
-            name = f"grid/{prefix}{problem}"
-            known = name in archive.studies(claims.RECORDS)
-            row[f"tuned{column}"] = _tuned(name, condition)[1] if known else "-"
-            row[f"matched seeds{column}"] = _matched(name, condition) if known else "-"
-            confirmed = f"grid/confirmation_{prefix}{problem}"
-            known = confirmed in archive.studies(claims.RECORDS)
-            row[f"new seeds{column}"] = _matched(confirmed, condition) if known else "-"
+            known = archive.studies(claims.RECORDS)
+            pair = claims.e(factor, size), f"baseline_b{size}"
+            name, confirmed = f"grid/{prefix}{problem}", f"grid/confirmation_{prefix}{problem}"
+            own = _factor(name, pair) if name in known else None
+            row[f"tuned{column}"] = own.text + "*" * own.too_small if own else "-"
+            row[f"matched seeds{column}"] = own.matched_text if own else "-"
+            row[f"new seeds{column}"] = _new_seeds(confirmed, *pair) if confirmed in known else "-"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _tuned(study: str, condition: str):
-    """The tuned ratio of a condition, and its text."""
-    own = claims.loaded(study)
-    table = scores.condition_scores(own.trials, own.study).set_index("condition", drop=False)
-    row, effect = table.loc[condition].to_dict(), scores.EFFECTS[own.study.score]
-    return scores.summary_of(row, effect), tables.effect_text(row, effect)
+@functools.cache
+def _factor(study: str, pair: tuple[str, str]) -> Effect:
+    factor = float(pair[0].split("_e")[1].split("_")[0])
+    return claims.compared(study, pair, ideal=1 / factor)()
 
 
-def _matched(study: str, condition: str) -> str:
-    """The effect of a condition with matched seeds; "-" if it was not run."""
+def _new_seeds(study: str, condition: str, baseline: str) -> str:
     own = claims.loaded(study)
-    pairs = uncertainty.pairs(registered(own), own.study)
-    effects = uncertainty.paired_effects(pairs[pairs["condition"] == condition], own.study)
-    texts = [tables.paired_text(row, own.study) for row in effects.to_dict("records")]
-    return "".join(texts) or "-"
+    pairs = uncertainty.pairs_between(registered(own), own.study, condition, baseline)
+    if pairs.empty:
+        return "-"
+    effect = uncertainty.paired_effects(pairs, own.study).to_dict("records")[0]
+    return tables.paired_text(effect, own.study)
 
 
 @style.styled
 def draw_factors() -> Figure:
-    """A row per problem: for each factor the median over searches, a line for their range, and the
-    ideal, 1 / e. Hollow marks are upper bounds; an arrow ends a range whose smallest ratio is only
-    bounded."""
-    figure = Figure(figsize=(style.WIDTH, 0.9 + 0.5 * len(TITLES)), layout="constrained")
+    """A row per problem, in two regimes: for each factor the median over searches, a line for their
+    range, and the ideal, 1 / e, at the neutral cadence. Hollow marks are upper bounds at echoing's
+    own cadence; an arrow ends a range whose smallest ratio is only bounded."""
+    figure = Figure(figsize=(style.WIDTH, 0.9 + 0.45 * len(TITLES)), layout="constrained")
     axes = figure.add_subplot()
-    for (row, problem), (place, factor) in itertools.product(enumerate(TITLES), enumerate(FACTORS)):
-        size = problems.PROBLEMS[problem].batch_sizes[0]
-        tuned, _ = _tuned(f"grid/{problem}", f"before_augmentation_e{factor}_b{size}")
-        height = row + 0.24 * (place - 1)
-        shade = (0.55, 0.25, 0.0)[place]
-        color = style.lighter(style.COLORS["before_augmentation"], shade)
-        bounded = not tuned.min > 0
-        low = tuned.min_high if bounded else tuned.min
-        axes.plot([low, tuned.max], [height, height], color=color, lw=1.6)
-        if bounded:
-            axes.plot(low, height, "<", ms=4, color=color)
-        face = color if tuned.low == tuned.high else "white"
-        label = None if row else f"e = {factor}"
-        axes.plot(tuned.high, height, "o", ms=5.5, mec=color, mfc=face, label=label)
-        axes.plot([1 / factor] * 2, [height - 0.1, height + 0.1], color="black", lw=1.2)
-    axes.plot([], [], color="black", lw=1.2, label="ideal: 1 / e")
+    labels = []
+    for row, problem in enumerate(TITLES):
+        size, prefix = claims.small(problem), problems.COMMON_CADENCE
+        neutral = f"grid/{prefix}{problem}" in archive.studies(claims.RECORDS)
+        for place, factor in enumerate(FACTORS):
+            pair = claims.e(factor, size), f"baseline_b{size}"
+            own = _factor(f"grid/{prefix * neutral}{problem}", pair)
+            height = row + 0.24 * (place - 1)
+            shade = (0.55, 0.25, 0.0)[place]
+            color = style.lighter(style.COLORS["before_augmentation"], shade)
+            bounded = not own.interval[0] > 0
+            searches = claims.by_search(f"grid/{prefix * neutral}{problem}", *pair)
+            low = searches["high"].min() if bounded else own.interval[0]
+            axes.plot([low, own.interval[1]], [height, height], color=color, lw=1.6)
+            if bounded:
+                axes.plot(low, height, "<", ms=4, color=color)
+            label = None if row else f"e = {factor}"
+            face = color if neutral else "white"
+            axes.plot(own.high, height, "o", ms=5.5, mec=color, mfc=face, label=label)
+            axes.plot([1 / factor] * 2, [height - 0.1, height + 0.1], color="black", lw=1.2)
+        times = f"{passes(problem):.2g} passes" if passes(problem) > 1 else "read once"
+        labels.append(f"{TITLES[problem]}, {times}")
+    axes.plot([], [], color="black", lw=1.2, label="1 / e")
+    axes.plot([], [], "o", ms=5.5, mec="black", mfc="white", label="more looks")
     axes.axvline(1, color=style.QUIET, lw=0.8, ls=style.DOTTED, zorder=0)
+    axes.axhline(3.5, color=style.QUIET, lw=0.6)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1], ["1/16", "1/8", "1/4", "1/2", "1"])
-    axes.set_yticks(range(len(TITLES)), list(TITLES.values()))
+    axes.set_yticks(range(len(TITLES)), labels)
     axes.set_ylim(len(TITLES) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("fresh examples to the target, relative to no echoing")
-    figure.legend(loc="outside lower center", ncols=len(FACTORS) + 1)
+    figure.legend(loc="outside lower center", ncols=len(FACTORS) + 2)
     return figure
 
 
 # --- confirmation
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """The effect of a condition at the look that decided it or at the last one, or from all pairs.
-
-    Attributes:
-        pairs: that had been run at this look.
-        used: pairs of them that have a sign at an end of the interval.
-        decided: pairs of them whose side of 1 is known.
-        low, high: the interval, at a look at LEVEL; NaN where it needs more pairs.
-        effect: the ratio at which the signs balance; NaN if it is not a single number.
-        verdict: "fewer" or "more" if the sign test rejects 1 at the interval's level, or
-            "undecided".
-    """
-
-    pairs: int
-    used: int
-    decided: int
-    effect: float
-    low: float
-    high: float
-    verdict: str
-
-
-def decide(pairs: pd.DataFrame, planned: int, complete: int) -> Decision:
-    """The decision from the pairs of one condition, with at most `planned` of them.
-
-    Args:
-        pairs: rows of `uncertainty.pairs`.
-        planned: pairs at the last look.
-        complete: the number of first pairs that have been run; a later look has not taken place.
-    """
-    decision = _at_look(pairs[:0])
-    for look in range(1, LOOKS + 1):
-        end = round(planned * look / LOOKS)
-        if end > complete or decision.verdict != "undecided":
-            break
-        decision = _at_look(pairs[pairs["search"] < end])
-    return decision
-
-
-def _at_look(pairs: pd.DataFrame, level: float = LEVEL) -> Decision:
-    lows, highs = (pairs[name].to_numpy(float) for name in ("effect_low", "effect_high"))
-    low, high, *balance = uncertainty.sign_interval(lows, highs, level=level)
-    below, above = (int(side) for side in uncertainty.signs(lows, highs, 1.0))
-    verdict = "fewer" if below > above else "more"
-    if (pairs["reached"] | pairs["baseline_reached"]).sum() < uncertainty.MIN_PAIRS:
-        low = high = math.nan
-        verdict = "undecided"
-    elif uncertainty.sign_test(below, above) > 1 - level:
-        verdict = "undecided"
-    effect = uncertainty.middle(*balance)
-    used = uncertainty.pairs_used(lows, highs, low, high)
-    return Decision(len(pairs), used, below + above, effect, low, high, verdict)
 
 
 def registered(loaded: load.LoadedStudy) -> pd.DataFrame:
@@ -300,71 +230,49 @@ def registered(loaded: load.LoadedStudy) -> pd.DataFrame:
     return loaded.trials[loaded.trials["trial"] == 0]
 
 
-def decisions(loaded: load.LoadedStudy, planned: int) -> dict[str, Decision]:
-    """By condition that is compared with no echoing."""
-    pairs = uncertainty.pairs(registered(loaded), loaded.study)
-    return {
-        name: decide(own, planned, complete(loaded, name))
-        for name, own in pairs.groupby("condition", sort=False)
-    }
-
-
-def complete(loaded: load.LoadedStudy, condition: str) -> int:
-    """The number of first pairs of a condition of which both runs have ended."""
-    baseline = loaded.study.baseline_of(loaded.study.condition(condition))
-    trials = registered(loaded)
-    ended = trials[trials["status"].isin(records.FINISHED)].groupby("condition")["search"]
-    both = set(ended.get_group(condition)) & set(ended.get_group(baseline))
-    return next(pair for pair in itertools.count() if pair not in both)
-
-
 def confirmation_rows() -> pd.DataFrame:
-    """Every confirmed condition against no echoing: from all pairs with a 95% interval, and at the
-    look that decided; then conditions compared with one another, which was not registered."""
+    """Every confirmed condition against no echoing, then conditions compared with one another,
+    which was not registered."""
     rows = []
     for name in archive.studies(claims.RECORDS):
         if not name.startswith("grid/confirmation_"):
             continue
         loaded = claims.loaded(name)
-        problem = name.removeprefix("grid/confirmation_")
-        registered_problem = problem.removeprefix(problems.COMMON_CADENCE)
-        reached = registered(loaded).groupby("condition")[scores.REACHED].count()
-        pairs = uncertainty.pairs(registered(loaded), loaded.study)
-        looks = {}
-        if registered_problem in problems.PROBLEMS:
-            plan = problems.get_studies(registered_problem)["confirmation"]
-            looks = decisions(loaded, plan["searches"])  # search k is pair k
-        for condition, own in pairs.groupby("condition", sort=False):
-            baseline = loaded.study.baseline_of(loaded.study.condition(condition))
-            row = {"problem": problem, "condition": condition, "over": baseline}
-            row |= _seen(_at_look(own, uncertainty.PAIRED_LEVEL))
-            row |= {"reached": f"{reached[condition]}, {reached[baseline]}"}
-            if condition in looks:
-                row |= {f"{key} at the look": x for key, x in _seen(looks[condition]).items()}
-                row["verdict"] = looks[condition].verdict
-            rows.append(row)
-        for condition, other in _compared(loaded):
-            pairs = uncertainty.pairs_between(registered(loaded), loaded.study, condition, other)
+        trials, plan = registered(loaded), loaded.study
+        reached = trials.groupby("condition")[scores.REACHED].count()
+        against = [(c.name, plan.baseline_of(c)) for c in plan.conditions]
+        for condition, other in [
+            *(pair for pair in against if len({*pair}) == 2),
+            *_others(loaded),
+        ]:
+            pairs = uncertainty.pairs_between(trials, plan, condition, other)
             if not pairs.empty:
-                row = {"problem": problem, "condition": condition, "over": other}
-                rows.append(row | _seen(_at_look(pairs, uncertainty.PAIRED_LEVEL)))
+                counts = f"{reached[condition]}, {reached[other]}"
+                row = {"problem": name.removeprefix("grid/confirmation_"), "condition": condition}
+                rows.append(row | {"over": other} | confirmed(pairs) | {"reached": counts})
     return pd.DataFrame(rows)
 
 
-def _seen(own: Decision) -> dict[str, str]:
-    low, high = (_number(end) if 0 < end < math.inf else "-" for end in (own.low, own.high))
+def confirmed(pairs: pd.DataFrame) -> dict[str, str]:
+    """The ratio with its interval at LEVEL, and the verdict: fewer, more, or undecided."""
+    lows, highs = (pairs[name].to_numpy(float) for name in ("effect_low", "effect_high"))
+    low, high, *balance = uncertainty.sign_interval(lows, highs, level=LEVEL)
+    if (pairs["reached"] | pairs["baseline_reached"]).sum() < uncertainty.MIN_PAIRS:
+        low = high = math.nan
+    below, above = (int(side) for side in uncertainty.signs(lows, highs, 1.0))
+    differs = not math.isnan(low) and uncertainty.sign_test(below, above) <= 1 - LEVEL
+    side = "fewer" if below > above else "more"
+    ends = [f"{end:.2f}" if 0 < end < math.inf else "-" for end in (low, high)]
+    effect = uncertainty.middle(*balance)
     return {
-        "ratio": _number(own.effect),
-        "interval": f"{low} to {high}",
-        "pairs used": f"{own.used} of {own.pairs}",
+        "ratio": f"{effect:.2f}" if math.isfinite(effect) else "-",
+        "interval": " to ".join(ends),
+        "pairs used": f"{uncertainty.pairs_used(lows, highs, low, high)} of {len(pairs)}",
+        "verdict": side if differs else "undecided",
     }
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else "-"
-
-
-def _compared(loaded: load.LoadedStudy) -> list[tuple[str, str]]:
+def _others(loaded: load.LoadedStudy) -> list[tuple[str, str]]:
     """Conditions at one batch size: factors 4 and 16, and insertion points."""
     by = {(c.insertion, c.factor, c.batch_size): c.name for c in loaded.study.conditions}
     sizes, before = sorted({size for *_, size in by}), "before_augmentation"
@@ -394,94 +302,136 @@ def mean_curve_rows() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def convex_runs(study: str) -> pd.DataFrame:
+    """The runs of the convex problem, `regimes` or `further`: batch_size, factor, seed, rate,
+    tuning (whether the run chose the rate), batches_before and batches (fresh batches at the last
+    evaluation above the threshold and at the first one below it)."""
+    runs = archive.rows(claims.RECORDS, f"convex/{study}")
+    sizes = runs["condition"].str.extract(r"e(?P<factor>\d+)_b(?P<batch_size>\d+)").astype(int)
+    reached = runs["fresh_examples_to_target"].astype(float).fillna(math.inf)
+    before = runs["fresh_examples_before_target"] / sizes["batch_size"]
+    return sizes.assign(
+        rate=runs["optimizer.learning_rate"],
+        tuning=runs["search"] == 0,
+        seed=runs["trial"],
+        batches_before=before.astype(int),
+        batches=reached / sizes["batch_size"],
+    )
+
+
+def convex_ratio(
+    runs: pd.DataFrame, batch_size: int, factor: int, other: int
+) -> tuple[float, float, float]:
+    """(low, high, balance) of the fresh examples of `factor` over those of `other` on the same
+    batches, from the runs that did not choose the rate; see `uncertainty.sign_interval`."""
+    own, base = (
+        runs[~runs["tuning"] & (runs["batch_size"] == batch_size) & (runs["factor"] == value)]
+        .set_index("seed")[["batches_before", "batches"]]
+        .sort_index()
+        for value in (factor, other)
+    )
+    base = base.reindex(own.index)
+    ratios = bounds.ratio(*((side["batches_before"], side["batches"]) for side in (own, base)))
+    low, high, *balance = uncertainty.sign_interval(*ratios)
+    return low, high, uncertainty.middle(*balance)
+
+
+def convex_slope(runs: pd.DataFrame, batch_size: int) -> float:
+    """The slope of the logarithm of the tuned learning rate over that of the echo factor."""
+    own = runs[runs["batch_size"] == batch_size].groupby("factor")["rate"].first()
+    return float(stats.linregress(np.log(own.index), np.log(own)).slope)
+
+
+def ratio_text(low: float, high: float, ratio: float) -> str:
+    return f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
+
+
 def convex_rows() -> pd.DataFrame:
     """Fresh examples of logistic regression until its training loss is 0.3, by batch size and
     factor: the tuned rate, the mean and standard deviation over 20 runs, and the ratio to e = 1."""
-    runs = claims.convex_runs("regimes")
-    confirmed: Any = runs[~runs["tuning"]]
+    runs = convex_runs("regimes")
     rows = []
-    for (size, factor), own in confirmed.groupby(["batch_size", "factor"]):
+    for (size, factor), own in runs[~runs["tuning"]].groupby(["batch_size", "factor"]):
         fresh = own["batches"] * size
-        text = "1"
-        if factor > 1:
-            low, high, ratio = claims.convex_ratio(runs, size, factor, 1)
-            text = f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
+        text = ratio_text(*convex_ratio(runs, size, factor, 1)) if factor > 1 else "1"
         row = {"batch size": size, "e": factor, "tuned rate": f"{own['rate'].iloc[0]:.3g}"}
         row |= {"fresh examples": f"{fresh.mean():,.0f} ± {fresh.std():,.0f}"}
         rows.append(row | {"steps": f"{own['batches'].mean() * factor:,.0f}", "ratio": text})
     return pd.DataFrame(rows)
 
 
-def convex_page() -> str:
-    runs, further = claims.convex_runs("regimes"), claims.convex_runs("further")
-    slopes = ", ".join(
-        f"{claims.convex_slope(runs, size):+.2f} at batch size {size}"
-        for size in sorted(runs["batch_size"].unique())
-    )
-    low, high, ratio = claims.convex_ratio(further, 256, 4, 1)
-    rows = convex_rows().astype(str)
-    return "\n\n".join(
-        [
-            "# Echoing on a convex problem, by batch size",
-            "Does echoing save fresh examples on a convex problem, and does that depend on the "
-            "batch size (Agarwal et al. 2020)? Fresh examples until the training loss of logistic "
-            "regression on MNIST images is 0.3, at the learning rate that 20 other runs "
-            "chose: mean and standard deviation over 20 runs, and the ratio to e = 1 on the same "
-            "batches with its 95% interval (sign test). Made by `python -m benchmarks.evidence`; "
-            "the runs were made by `benchmarks/convex_regimes.py` of commit `8643ceeb` on a Xeon.",
-            common.markdown_table(list(rows), rows.to_numpy().tolist()),
-            f"Slope of log learning rate over log e: {slopes}. At batch size 4, the rate of e = 32 "
-            "and 64 is the smallest that was tried.",
-            "Does e = 4 at batch size 256 need at most 0.35 of the fresh examples, as registered? "
-            f"In {further['seed'].nunique()} further runs it needs {ratio:.3f} "
-            f"[{low:.3f}, {high:.3f}].",
-        ]
-    )
+def convex_verdicts() -> list[list[str]]:
+    """The registered claims of Agarwal et al."""
+    runs, further = convex_runs("regimes"), convex_runs("further")
+    noise, curvature = convex_ratio(runs, 4, 64, 16), convex_ratio(further, 256, 4, 1)
+    falls, stays = (convex_slope(runs, size) for size in (4, 256))
+    claim = "Noise limits small batches: at 4, e = 64 over 16 is at least 0.8"
+    rows = [[claim, ratio_text(*noise), verdict(noise[0] >= 0.8, noise[1] < 0.8)]]
+    claim = "Curvature limits large ones: at 256, e = 4 over 1 is at most 0.35"
+    sides = curvature[1] <= 0.35, curvature[0] > 0.35
+    rows.append([claim, ratio_text(*curvature), verdict(*sides)])
+    claim = "The tuned rate falls like 1/e at 4, not at 256: slopes"
+    sides = falls <= -0.7 and stays >= -0.3, falls > -0.7 and stays < -0.3
+    return [*rows, [claim, f"{falls:+.2f} at 4, {stays:+.2f} at 256", verdict(*sides)]]
+
+
+def verdict(yes: bool, no: bool) -> str:
+    return "yes" if yes else "no" if no else "open"
 
 
 # --- files
 
 
 def files() -> dict[str, str]:
-    """The pages and tables, by name."""
+    """The tables, and the pages with theirs, by path."""
     frames = {
         "claims": claim_rows(),
         "factor_ratios": factor_rows(),
         "confirmation": confirmation_rows(),
         "mean_curves": mean_curve_rows(),
     }
-    texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
-    return texts | {"claims.md": claims_page() + "\n", "convex.md": convex_page() + "\n"}
+    texts = {f"results/{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
+    header = ["claim, problem", "verdict", "tuned; pooled: equal weights"]
+    header += ["matched; pooled: random effects", "a new problem"]
+    groups = {name: (header, group_rows(name)) for name in claims.CLAIMS}
+    header = ["claim", "verdict", "effect", "range over problems", *claims.VERDICTS]
+    convex = convex_rows().astype(str)
+    pages = {
+        "docs/claims.md": {"claims": (header, page_rows())},
+        "results/claims.md": groups | {"runs": (["problem", "reached"], reached_rows())},
+        "results/convex.md": {
+            "verdicts": (["registered claim", "measured", "verdict"], convex_verdicts()),
+            "ratios": (list(convex), convex.to_numpy().tolist()),
+        },
+        "results/LEADERBOARD.md": {"rows": (leaderboard.HEADER, leaderboard.rows())},
+    }
+    return texts | {name: common.with_tables(ROOT / name, own) for name, own in pages.items()}
 
 
-FIGURES = {"claims.png": draw_claims, "factor_ratios.png": draw_factors}
-
-
-def differing(directory: pathlib.Path) -> list[str]:
-    """The names of files whose content does not follow from the records."""
+def differing(root: pathlib.Path) -> list[str]:
+    """The files whose content does not follow from the records."""
     return [
         name
         for name, text in files().items()
-        if not (directory / name).exists() or (directory / name).read_text(encoding="utf-8") != text
+        if not (root / name).exists() or (root / name).read_text(encoding="utf-8") != text
     ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = common.bare_parser(__spec__.name, __doc__)
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--check", action="store_true", help="compare with the files in results/")
-    group.add_argument("--out", type=pathlib.Path, metavar="DIR", help="write them to DIR")
+    group.add_argument("--check", action="store_true", help="compare with the files")
+    group.add_argument("--out", type=pathlib.Path, metavar="DIR", help="write them below DIR")
     options = parser.parse_args(argv)
     if options.check:
-        if wrong := differing(RESULTS):
-            print(f"not what the records give: {', '.join(wrong)}; write them with --out=results")
+        if wrong := differing(ROOT):
+            print(f"not what the records give: {', '.join(wrong)}; write them with --out=.")
             return 1
-        print("every page and table in results/ follows from the records")
+        print("every page and table follows from the records")
     else:
         for name, text in files().items():
             (options.out / name).write_text(text, encoding="utf-8")
-        for name, draw in FIGURES.items():
-            common.save_figure(draw(), options.out / name)
+        common.save_figure(draw_factors(), options.out / "results/factor_ratios.png")
     return 0
 
 

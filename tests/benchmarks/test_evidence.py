@@ -1,47 +1,117 @@
 """Claims, confirmations, and curves averaged over seeds, as benchmarks/evidence.py judges them."""
 
-import dataclasses
 import json
 import math
-import shutil
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import archive, load, uncertainty
-from benchmarks import claims, evidence
+from analysis import archive, load
+from benchmarks import claims, common, evidence
 from configs import problems
-from runs import records
 from tests.helpers.written_studies import BASELINE, BEFORE, setting, write_study
 
-SEARCHES = pd.DataFrame({"low": [1.2, 1.5], "high": [1.2, 1.5]})
-RATIOS = np.array([1.0] * 4 + [2.0] * 12 + [0.5] * 2)  # 2 below 1, 12 above, 4 ties
-
-
-def effect(ratios):
-    """What `claims` judges of pairs with these ratios."""
-    ratios = np.asarray(ratios, float)
-    below, above = (int(count) for count in uncertainty.signs(ratios, ratios, 1.0))
-    low, high, *balance = uncertainty.sign_interval(ratios, ratios)
-    ends = {"effect_low": balance[0], "effect_high": balance[1], "low": low, "high": high}
-    p = float(uncertainty.sign_test(below, above))
-    return ends | {"below": below, "above": above, "p": p}
+NAN = (math.nan, math.nan)
 
 
 @pytest.mark.parametrize(
-    ("ratios", "changes", "verdict"),
+    ("interval", "matched", "verdict"),
     [
-        (RATIOS, {}, "not reproduced"),  # the interval ends at 1
-        ([2.0] * 12, {}, "not reproduced"),
-        ([0.5] * 12, {}, "undecided"),  # pairs and searches disagree
-        ([2.0, 0.5] * 6, {}, "undecided"),
-        ([2.0] * 12, {"low": math.nan, "high": math.nan, "p": math.nan}, "undecided"),  # too few
+        ((0.5, 0.99), (0.6, 0.98), "yes"),
+        ((0.5, 0.99), (0.6, 1.0), "open"),  # an end at 1 does not exclude it
+        ((0.5, 0.99), NAN, "open"),
+        (NAN, (0.6, 0.9), "open"),
+        ((1.01, 2.0), (1.02, math.inf), "no"),
+        ((1.01, 2.0), (0.99, 1.5), "open"),
+        ((0.91, 1.10), (0.8, 0.95), "no difference"),
+        ((0.91, 1.10), (0.8, 0.90), "open"),  # they do not overlap
+        ((0.90, 1.10), (0.9, 1.1), "open"),
+        ((0.91, 1.12), (0.9, 1.1), "open"),
     ],
 )
-def test_pairs_and_searches_must_agree(ratios, changes, verdict):
-    assert claims._by_sign_test(effect(ratios) | changes, SEARCHES).verdict == verdict
+def test_a_problem_needs_both_intervals(interval, matched, verdict):
+    assert claims.verdict_of(interval, matched) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratios", "interval"),
+    [
+        ([0.5] * 4, NAN),
+        ([0.5, 0.6, 0.7, 0.8, 2.0], (0.5, 2.0)),  # the range
+        ([0.5, 0.6, 0.7, 0.8, 0.9, 2.0], (0.5, 2.0)),
+        ([0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 2.0], (0.5, 1.0)),  # one of nine may disagree
+    ],
+)
+def test_six_searches_or_more_are_judged_by_the_sign_test(ratios, interval):
+    searches = pd.DataFrame({"low": ratios, "high": ratios})
+    assert claims.interval_of(searches) == pytest.approx(interval, nan_ok=True)
+
+
+def effect(ratio, error=0.05, verdict="open", **fields):
+    fields = {
+        "low": ratio,
+        "interval": NAN,
+        "matched": NAN,
+        "text": "",
+        "matched_text": "",
+    } | fields
+    return claims.Effect(high=ratio, error=error, verdict=verdict, **fields)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "error", "verdict"),
+    [
+        ([0.5, 0.55, 0.6, 0.5], 0.1, "yes"),
+        ([2.0, 1.8, 1.7, 2.1], 0.1, "no"),
+        ([0.98, 1.02, 1.0, 1.01], 0.1, "no difference"),
+        ([0.2, 0.9, 0.5, 1.1], 0.1, "depends"),
+        ([0.2, 0.9, 0.5, 1.1], 1.0, "open"),  # they may differ as their searches do
+        ([0.1, 0.15, 0.2, 0.12], 0.05, "yes"),  # they differ, but all gain
+    ],
+)
+def test_a_claim_is_judged_over_problems(ratios, error, verdict):
+    assert claims.pooled([effect(ratio, error) for ratio in ratios]).verdict == verdict
+
+
+def test_few_problems_and_unbounded_ones_are_not_pooled():
+    alike = claims.pooled([effect(0.5, verdict="yes"), effect(0.6, verdict="yes")])
+    assert alike.verdict == "yes"
+    assert math.isnan(alike.equal[0])
+    assert claims.pooled([effect(0.5, verdict="yes"), effect(0.6)]).verdict == "open"
+    unbounded = [effect(0.5, verdict="yes")] * 3 + [effect(math.inf, verdict="no")]
+    assert claims.pooled(unbounded).verdict == "open"
+    assert claims.pooled(unbounded).text(claims.pooled(unbounded).equal) == "-"
+
+
+@pytest.mark.parametrize(
+    ("margins", "verdict"),
+    [([0.5, -0.4, 0.2, 0.1], "yes"), ([-2, -2.2, -1.9, -2.1], "no"), ([-1.5, 0.5, 0, 1], "open")],
+)
+def test_best_values_are_judged_by_non_inferiority(margins, verdict):
+    pooled = claims.pooled([effect(margin, differs=True) for margin in margins])
+    assert pooled.verdict == verdict
+    assert pooled.equal[0] == pytest.approx(np.mean(margins))
+
+
+def test_pooling_agrees_with_scipy_and_with_the_definitions():
+    values, errors = np.log([0.5, 0.7, 0.6, 0.9]), np.array([0.05, 0.1, 0.08, 0.2])
+    (mean, low, high), new = claims.equal_weights(values)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (mean, low, high) == pytest.approx((values.mean(), expected.low, expected.high))
+    assert new[1] - mean == pytest.approx((high - mean) * math.sqrt(5))
+    (mean, low, high), p = claims.random_effects(values, errors)
+    weights = 1 / errors**2
+    q = sum(weights * (values - sum(weights * values) / sum(weights)) ** 2)
+    tau2 = (q - 3) / (sum(weights) - sum(weights**2) / sum(weights))
+    weights = 1 / (errors**2 + tau2)
+    assert mean == pytest.approx(sum(weights * values) / sum(weights))
+    variance = sum(weights * (values - mean) ** 2) / sum(weights) / 3
+    assert high - mean == pytest.approx(stats.t.ppf(0.975, 3) * math.sqrt(variance))
+    assert mean - low == pytest.approx(high - mean)
+    assert p == pytest.approx(1 - stats.chi2.cdf(q, 3))
 
 
 @pytest.fixture
@@ -69,15 +139,15 @@ def written(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("ahead", "second", "verdict"),
     [
-        (9, 5, "reproduced"),
-        (8, 5, "reproduced"),  # one search in nine may disagree
-        (7, 5, "undecided"),
-        (9, 7, "undecided"),  # the searches agree with the claim, the pairs do not
-        (0, 5, "undecided"),
-        (0, 7, "not reproduced"),
+        (9, 5, "yes"),
+        (8, 5, "yes"),  # one search in nine may disagree
+        (7, 5, "open"),
+        (9, 7, "open"),  # the searches agree with the claim, the pairs do not
+        (0, 5, "open"),
+        (0, 7, "no"),
     ],
 )
-def test_further_searches_are_judged_by_sign_tests(ahead, second, verdict, written, monkeypatch):
+def test_searches_and_pairs_must_agree(ahead, second, verdict, written):
     """The first trials are the best, and are ahead in `ahead` searches; the second ones take as
     many evaluations as `second`, and those without echoing six."""
     values = {
@@ -85,36 +155,28 @@ def test_further_searches_are_judged_by_sign_tests(ahead, second, verdict, writt
         "before_e2": lambda search, trial: second if trial else 3 if search < ahead else 5,
     }
     study = written([BASELINE, BEFORE], values)
-    monkeypatch.setattr(claims, "loaded", lambda _: load.read(claims.RECORDS, study=study))
-    assert claims.further("any", ("before_e2", "baseline"))().verdict == verdict
+    assert claims.compared(study, ("before_e2", "baseline"))().verdict == verdict
 
 
 def test_ratios_of_ratios_and_comparisons(written):
     conditions = [BASELINE, BEFORE, *(setting(name, "after_batching", 2.0) for name in "cd")]
     costs = {"baseline": 8, "before_e2": 2, "c": 8, "d": 2}
-    values = {name: lambda *_, cost=cost: cost for name, cost in costs.items()}
-    study = written(conditions, values)
+    study = written(conditions, {name: lambda *_, n=cost: n for name, cost in costs.items()})
     smaller, larger = ("before_e2", "baseline"), ("c", "d")
-    assert claims.relative(study, smaller, larger)().verdict == "reproduced"
-    assert claims.relative(study, larger, smaller)().verdict == "not reproduced"
-    assert claims.relative(study, smaller, smaller)().verdict == "undecided"
-    assert claims.between(study, *smaller)().tuned == "0.25 [0.25, 0.25]"
-    assert claims.between(study, *larger)().verdict == "not reproduced"
-    assert claims.against_none(study, "before_e2")().verdict == "reproduced"
+    assert claims.compared(study, smaller, larger)().verdict == "yes"
+    assert claims.compared(study, larger, smaller)().verdict == "no"
+    assert claims.compared(study, smaller, smaller)().verdict == "no difference"
+    own = claims.compared(study, smaller, ideal=0.5)()
+    assert (own.text, own.verdict, own.too_small) == ("0.25 [0.25, 0.25]", "yes", True)
+    assert not claims.compared(study, smaller, ideal=0.25)().too_small
+    assert claims.compared(study, larger)().verdict == "no"
 
 
-def test_a_condition_is_bounded_by_two_searches_at_one_end(written):
-    values = {"baseline": lambda *_: 4, "before_e2": lambda *_: 3}
-    study = written([BASELINE, BEFORE], values)
-    assert claims.between(study, "before_e2", "baseline")().bounded == "-"
-    plan = claims.loaded(study)
-    low = [dataclasses.replace(axis, min=0.0099) for axis in plan.study.space]
-    narrow = dataclasses.replace(plan, study=dataclasses.replace(plan.study, space=tuple(low)))
-    claims._bounded.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims, "loaded", lambda _: narrow)
-        cell = claims.between(study, "before_e2", "baseline")()
-    assert "before_e2: min of learning rate in 9 of 9" in cell.bounded
+def test_a_score_at_the_first_evaluation_is_an_upper_bound(written):
+    values = {"baseline": lambda *_: 4, "before_e2": lambda *_: 1}
+    own = claims.compared(written([BASELINE, BEFORE], values), ("before_e2", "baseline"))()
+    assert (own.low, own.high) == (0, 0.25)
+    assert own.text == "≤0.25 [-, 0.25]"
 
 
 def curves(*runs):
@@ -128,24 +190,23 @@ def test_curves_averaged_over_seeds_are_compared_where_they_reach_a_value():
     own, base = [[0.1, 0.4, 0.6, 0.8], [0.3, 0.4, 0.4, 0.4]], [[0.1, 0.2, 0.3, 0.4]]
     ratio = claims.mean_ratio(curves(own, base), (2, 1), 0.3)
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx([0.5] * 3)
-    assert ratio.verdict == "reproduced"
-    missed = claims.mean_ratio(curves(base, own), (2, 1), 0.5)
-    assert str(missed).startswith(">")
-    assert missed.verdict == "not reproduced"
+    assert str(claims.mean_ratio(curves(base, own), (2, 1), 0.5)).startswith(">")
     assert claims.mean_ratio(curves(own, base), (2, 1), 0.5) is None
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (0.8, 0.994, "reproduced"),
-        (0.8, 0.998, "undecided"),  # as other resamples would decide
-        (1.004, 1.2, "undecided"),
-        (1.006, 1.2, "not reproduced"),
+        (0.8, 0.994, "yes"),
+        (0.8, 0.998, "open"),  # as other resamples would decide
+        (1.004, 1.2, "open"),
+        (1.006, 1.2, "no"),
     ],
 )
-def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict):
-    assert claims.Ratio(0.9, 0.9, low, high).verdict == verdict
+def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, monkeypatch):
+    monkeypatch.setattr(claims, "mean_curves", lambda _: ({}, 0.5))
+    monkeypatch.setattr(claims, "mean_ratio", lambda *_: claims.Ratio(0.9, 0.9, low, high))
+    assert claims.by_mean_curves("digits", 2, 1)().verdict == verdict
 
 
 def test_the_bootstrap_of_curves_agrees_with_scipy():
@@ -175,34 +236,22 @@ def test_the_bootstrap_of_curves_agrees_with_scipy():
     assert ratio.high == pytest.approx(expected.high, abs=0.02)
 
 
-def pairs_of(ratios):
-    known = np.asarray(ratios, float)
-    ends = {"reached": True, "baseline_reached": True, "effect_low": known, "effect_high": known}
-    return pd.DataFrame({"search": range(len(known))} | ends)
-
-
-@pytest.mark.parametrize("wins", range(20))
-def test_decision_at_a_look_is_the_sign_test_at_its_level(wins):
+@pytest.mark.parametrize("wins", range(22))
+def test_a_confirmation_is_decided_at_the_level_of_its_looks(wins):
     ratios = [0.5 + 0.01 * k for k in range(wins)] + [1.5 + 0.01 * k for k in range(21 - wins)]
-    decision = evidence.decide(pairs_of(ratios), 63, 21)  # the first look has 21 pairs
-    rejected = stats.binomtest(wins, 21).pvalue <= 0.05 / 3
-    assert (decision.verdict != "undecided") == rejected
-    if not rejected:
-        assert decision.pairs == 21
-        assert decision.low < 1 < decision.high
+    ends = {"reached": True, "baseline_reached": True, "effect_low": ratios, "effect_high": ratios}
+    own = evidence.confirmed(pd.DataFrame({"search": range(21)} | ends))
+    differs = stats.binomtest(wins, 21).pvalue <= 0.05 / 3
+    expected = ("fewer" if wins > 10 else "more") if differs else "undecided"
+    assert own["verdict"] == expected
+    low, high = map(float, own["interval"].split(" to "))
+    assert (low < 1 < high) != differs
 
 
-def test_a_look_takes_place_when_all_of_its_pairs_have_been_run():
-    ratios = np.concatenate([np.geomspace(0.5, 2, 21), np.geomspace(0.3, 0.6, 21)])
-    for complete, expected in (
-        (41, ("undecided", 21)),
-        (42, ("fewer", 42)),
-        (20, ("undecided", 0)),
-    ):
-        decision = evidence.decide(pairs_of(ratios), 63, complete)
-        assert (decision.verdict, decision.pairs) == expected
-    decision = evidence.decide(pairs_of(np.geomspace(1.5, 2.5, 20)), 20, 20)
-    assert (decision.verdict, decision.pairs) == ("more", 13)  # 7 pairs are too few to decide
+def test_few_pairs_confirm_nothing():
+    ends = {"reached": True, "baseline_reached": True, "effect_low": 0.5, "effect_high": 0.5}
+    own = evidence.confirmed(pd.DataFrame({"search": range(9)} | ends))
+    assert (own["verdict"], own["interval"]) == ("undecided", "- to -")
 
 
 @pytest.mark.parametrize("problem", ["documents", "photographs", "common_cadence_sentences"])
@@ -221,20 +270,30 @@ def test_only_the_first_run_of_each_pair_counts():
     confirmed = claims.loaded("grid/confirmation_documents_search_0")
     assert set(evidence.registered(confirmed)["trial"]) == {0}
     assert set(confirmed.trials["trial"]) != {0}
-    assert all(
-        len(own) <= evidence.complete(confirmed, name) or own["reached"].notna().all()
-        for name, own in uncertainty.pairs(evidence.registered(confirmed), confirmed.study).groupby(
-            "condition"
-        )
-    )
 
 
 def test_a_number_that_does_not_follow_from_the_records_is_found(tmp_path, monkeypatch):
-    texts = {name: evidence.RESULTS.joinpath(name).read_text() for name in ("convex.md",)}
-    monkeypatch.setattr(evidence, "files", lambda: {"convex.md": evidence.convex_page() + "\n"})
-    shutil.copy(evidence.RESULTS / "convex.md", tmp_path)
+    name = "results/convex.md"
+    text = evidence.ROOT.joinpath(name).read_text(encoding="utf-8")
+    rows = {"verdicts": (["registered claim", "measured", "verdict"], evidence.convex_verdicts())}
+    made = common.with_tables(evidence.ROOT / name, rows)
+    assert made == text
+    monkeypatch.setattr(evidence, "files", lambda: {name: made})
+    (tmp_path / "results").mkdir()
+    assert evidence.differing(tmp_path) == [name]
+    (tmp_path / name).write_text(text.replace("0.35", "0.36"), encoding="utf-8")
+    assert evidence.differing(tmp_path) == [name]
+    (tmp_path / name).write_text(text, encoding="utf-8")
     assert evidence.differing(tmp_path) == []
-    records.write_bytes(tmp_path / "convex.md", texts["convex.md"].replace("0.35", "0.36").encode())
-    assert evidence.differing(tmp_path) == ["convex.md"]
-    (tmp_path / "convex.md").unlink()
-    assert evidence.differing(tmp_path) == ["convex.md"]
+
+
+def test_numbers_in_the_prose_of_the_page_are_in_a_table():
+    page = (evidence.ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    prose = re.sub("<!-- claims -->.*<!-- end -->", "", page, flags=re.DOTALL)
+    tables = "".join(
+        (evidence.ROOT / "results" / name).read_text(encoding="utf-8")
+        for name in ("claims.md", "convex.md")
+    )
+    assert len(page.splitlines()) <= 60
+    for number in re.findall(r"\d\.\d\d \[[^]]+\]|\d+ of \d+ runs", prose):
+        assert number.removesuffix(" runs") in tables

@@ -1,0 +1,116 @@
+"""results/LEADERBOARD.md: seconds to the target, at a stated R, on one machine.
+
+    python -m benchmarks.leaderboard RUN RUN RUN RUN RUN     checks these runs, and appends a row
+
+A RUN is the WORKDIR of a finished train.py behind an input that
+`--config.upstream.examples_per_second` limits; five or more that differ in nothing but their seeds
+are one row. Their seconds go to results/seconds.csv, from which the page is made. R is the time of
+the input for a batch divided by that of a step, which is the time that was not spent waiting.
+Seconds exclude compilation and evaluation.
+"""
+
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+from scipy import stats
+
+from benchmarks import common
+from runs import cli, records
+
+RESULTS = pathlib.Path(__file__).parents[1] / "results"
+SECONDS = RESULTS / "seconds.csv"
+MIN_RUNS = 5
+# Problems of results/time.md, and the commit that measured each of them, before runs were kept.
+MEASURED = {"digits": "498cdaf", "sentences": "00e36f2", "cells": "00e36f2", "documents": "9ed3042"}
+HEADER = ["problem", "method", "seconds", "times as fast", "at most", "runs", "commit", "machine"]
+
+
+def entry(workdir: pathlib.Path) -> dict[str, object]:
+    """What the leaderboard keeps of a run; raises InputError if it proves nothing."""
+    try:
+        record, result = records.read_json(workdir / records.CONFIG), records.intact_result(workdir)
+    except records.Damaged as error:
+        raise cli.InputError(f"{workdir} is no intact run: {error}") from error
+    config = records.flat(record.get("config", {}))
+    rate = config.get("upstream.examples_per_second")
+    if result.get("status") != "reached" or not rate:
+        raise cli.InputError(
+            f"{workdir} ended as {result.get('status')} with upstream.examples_per_second={rate}; "
+            "give runs that reached their target behind a limited input"
+        )
+    busy = result["train_seconds"] * (1 - result["input_wait_fraction"])
+    echo = config["echo.policy"] if config["echo.policy"] == "auto" else config["echo.factor"]
+    method = f"{config['echo.insertion']}, e = {echo}".replace("_", " ").replace("e = auto", "auto")
+    return {
+        "problem": f"{record['dataset']['name']} to {config['target.value']:g}",
+        "method": "none" if config["echo.insertion"] == "none" else method,
+        "R": round(config["batch_size"] / rate / (busy / result["step"]), 2),
+        "seed": f"{config['seed.data']}/{config['seed.model']}",
+        "seconds": result["seconds_to_target"],
+        "fresh_examples": result["fresh_examples_to_target"],
+        "steps": result["steps_to_target"],
+        "commit": record["commit"],
+        "machine": f"{record['hardware']['cpu']}, {record['hardware']['device_kind']}",
+        "settings": {k: v for k, v in config.items() if not k.startswith("seed.")},
+    }
+
+
+def checked(runs: Sequence[pathlib.Path]) -> pd.DataFrame:
+    """The runs of one row; raises InputError if they are not repetitions of one another."""
+    entries = [entry(run) for run in runs]
+    for name in ("settings", "commit", "machine"):
+        if any(own[name] != entries[0][name] for own in entries):
+            raise cli.InputError(f"the runs differ in {name}; give runs that differ in seeds only")
+    if len({own["seed"] for own in entries}) < max(MIN_RUNS, len(runs)):
+        raise cli.InputError(f"{len(runs)} runs; give at least {MIN_RUNS}, with different seeds")
+    return pd.DataFrame(entries).drop(columns="settings")
+
+
+def rows() -> list[list[str]]:
+    """The table of LEADERBOARD.md, from time.md and seconds.csv."""
+    table = []
+    for line in (RESULTS / "time.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        problem, _, method = cells[0].partition(", ")
+        if problem in MEASURED and len(cells) == 7:
+            seconds, speedup, bound, runs = *cells[1:4], cells[6]
+            values = [f"{problem}, R = 6", method, seconds, speedup, bound, runs]
+            table.append([*values, MEASURED[problem], "time.md"])
+    if SECONDS.exists():
+        keys = ["problem", "machine", "commit"]
+        for (*place, method), own in pd.read_csv(SECONDS).groupby([*keys, "method"], sort=False):
+            table.append(row(method, own, *place))
+    return table
+
+
+def row(method: str, own: pd.DataFrame, problem: str, machine: str, commit: str) -> list[str]:
+    seconds, ratio = own["seconds"], own["R"].median()
+    half = stats.t.ppf(0.975, len(own) - 1) * seconds.sem()
+    text = f"{seconds.mean():.2f} [{seconds.mean() - half:.2f}, {seconds.mean() + half:.2f}]"
+    all_runs = pd.read_csv(SECONDS).query("problem == @problem and commit == @commit")
+    base = all_runs.loc[all_runs["method"] == "none", "seconds"].mean()
+    factor = re.search(r"e = ([\d.]+)", method)
+    bound = 1.0 if method == "none" else min(float(factor[1]) if factor else math.inf, ratio)
+    speedup = base / seconds.mean()
+    times = "-" if math.isnan(base) else f"{speedup:.2f}" + "*" * (speedup > bound)
+    values = [f"{problem}, R = {ratio:.2g}", method, text, times, f"{bound:.3g}"]
+    return [*values, f"{len(own)}/{len(own)}", commit, machine]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = common.bare_parser(__spec__.name, __doc__)
+    parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN")
+    options = parser.parse_args(argv)
+    own = checked(options.runs)
+    known = [pd.read_csv(SECONDS)] if SECONDS.exists() else []
+    pd.concat([*known, own]).drop_duplicates().to_csv(SECONDS, index=False)
+    page = RESULTS / "LEADERBOARD.md"
+    page.write_text(common.with_tables(page, {"rows": (HEADER, rows())}), encoding="utf-8")
+    print(own.to_string(index=False))
+
+
+if __name__ == "__main__":
+    common.command(main)
