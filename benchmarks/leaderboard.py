@@ -9,6 +9,9 @@ the input for a batch divided by that of a step, which is the time that was not 
 Seconds exclude compilation and evaluation.
 """
 
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+
 import math
 import pathlib
 import re
@@ -81,12 +84,12 @@ def rows() -> list[list[str]]:
             table.append([*values, MEASURED[problem], "time.md"])
     if SECONDS.exists():
         keys = ["problem", "machine", "commit"]
-        for (*place, method), own in pd.read_csv(SECONDS).groupby([*keys, "method"], sort=False):
-            table.append(row(method, own, *place))
+        for place, own in pd.read_csv(SECONDS).groupby([*keys, "method"], sort=False):
+            table.append(row(own, *place))
     return table
 
 
-def row(method: str, own: pd.DataFrame, problem: str, machine: str, commit: str) -> list[str]:
+def row(own: pd.DataFrame, problem: str, machine: str, commit: str, method: str) -> list[str]:
     seconds, ratio = own["seconds"], own["R"].median()
     half = stats.t.ppf(0.975, len(own) - 1) * seconds.sem()
     text = f"{seconds.mean():.2f} [{seconds.mean() - half:.2f}, {seconds.mean() + half:.2f}]"
