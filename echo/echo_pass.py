@@ -128,10 +128,10 @@ class EchoPass:
         """Moves the next fresh items to the store, about as far as item `stop`. Waits up to
         `seconds` (None: without limit), and returns whether any came."""
         start = self.num_read
-        indices, items = self.reader.read(stop - start, seconds) or ((), ())
-        if not len(indices):
+        chunk = self.reader.read(stop - start, seconds)
+        if chunk is None or not len(chunk[0]):
             return False
-        self.store.put(indices, items, self.order.copies(indices))
+        self.store.put(*chunk, self.order.copies(chunk[0]))
         if self.num_read // _FORGET_EVERY > start // _FORGET_EVERY:
             self.reader.state(self.order.oldest)
         return True

@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -83,12 +82,6 @@ class EchoIterable(Iterable[T]):
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
         torch.register(EchoIterable)
 
-    def __repr__(self) -> str:
-        source, order = type(self._parent.iterable).__name__, self._schedule
-        settings = f"factor={order.factor}, shuffle_buffer={order.shuffle_buffer}"
-        place = f" at {self._newest}" if self._newest else ""
-        return f"echo_iterable({source}, {settings}, seed={order.seed}){place}"
-
     def __iter__(self) -> "EchoIterator[T]":
         torch.check_worker(self._parent.iterable)
         iterator = self._waiting or self._begin(self.epoch)
@@ -133,8 +126,7 @@ class EchoIterable(Iterable[T]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue from `state`; the items that are pending there are read.
 
-        Nothing is left of a pass whose state was taken at its end: the next one is empty. Over a
-        DataLoader that shuffles without a generator of its own there is a warning.
+        Nothing is left of a pass whose state was taken at its end: the next one is empty.
 
         Raises:
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
@@ -146,14 +138,6 @@ class EchoIterable(Iterable[T]):
         self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
         iterator = self._begin(epoch)
         iterator._pass.set_state(position)
-        unseeded = not self._parent.has_state and torch.shuffles_unseeded(self._parent.iterable)
-        if state["position"] and unseeded:
-            warnings.warn(
-                "the state is resumed over a DataLoader that shuffles without a generator, so it "
-                "may lose some examples and repeat others; pass the DataLoader (or its sampler) "
-                "generator=torch.Generator().manual_seed(epoch), seeded so before each pass",
-                stacklevel=2,
-            )
         self._newest = self._waiting = iterator
         self.epoch = iterator.epoch
 
@@ -199,10 +183,6 @@ class EchoIterator(Iterator[T]):
         else:
             self._pass = EchoPass(reader, order, ItemStore)
 
-    def __repr__(self) -> str:
-        position = self._pass.order.get_state()["position"]
-        return f"EchoIterator(epoch={self.epoch}, position={position})"
-
     def __next__(self) -> T:
         with self._pass.lock:
             item, _, _ = self._pass.next()
@@ -226,8 +206,7 @@ class Parent:
         has_state: whether it has `state_dict` and `load_state_dict`, and the former works.
         keeps_loaded: whether it starts every pass of an epoch from the last state that was loaded,
             as data sets of Hugging Face do. They start over after the state {}.
-        was_read: whether items have been read.
-        was_loaded: whether a state has been loaded that may apply to later passes.
+        changed: whether items have been read, or a state has been loaded.
     """
 
     def __init__(self, iterable: Any):
@@ -236,13 +215,17 @@ class Parent:
         self.has_state = all(map(callable, methods))
         nested = isinstance(iterable, EchoIterable)
         self.keeps_loaded = self.has_state and hasattr(iterable, "set_epoch") and not nested
-        self.was_read = self.was_loaded = False
+        self.changed = self._was_loaded = False
+
+    def load(self, state: Any) -> None:
+        self.changed = self._was_loaded = True
+        self.iterable.load_state_dict(state)
 
     def discard_loaded(self) -> None:
         """Lets later passes ignore a state that was loaded."""
-        if self.was_loaded and self.keeps_loaded:
+        if self._was_loaded and self.keeps_loaded:
             self.iterable.load_state_dict({})
-            self.was_loaded = False
+            self._was_loaded = False
 
 
 class Source:
@@ -259,7 +242,7 @@ class Source:
     def __next__(self) -> Any:
         self.open()
         # Before `next`, since an iterable without state cannot return to an item that failed.
-        self._read = self._parent.was_read = True
+        self._read = self._parent.changed = True
         return next(self._iterator)
 
     def open(self) -> None:
@@ -288,27 +271,24 @@ class Source:
 
     def set_state(self, state: dict[str, Any]) -> None:
         check_fields(state, ("epoch", "state"))
-        parent = self._parent
+        parent, kind = self._parent, type(self._parent.iterable).__name__
         if state["epoch"] is not None:  # in another one Hugging Face ignores states
             epoch = checked_integer("epoch", state["epoch"], 0, MAX_POSITION)
             torch.set_epoch(parent.iterable, epoch)
         if state["state"] is None:  # that of the start
             parent.discard_loaded()
-            passes_once = parent.has_state or isinstance(parent.iterable, Iterator)
-            changed = parent.was_read or parent.was_loaded
-            if changed and passes_once and not parent.keeps_loaded:
+            once = parent.has_state or isinstance(parent.iterable, Iterator)
+            if parent.changed and once and not parent.keeps_loaded:
                 raise ValueError(
-                    f"iterable has type {type(parent.iterable).__name__}, has been read from, and "
-                    "cannot start again; restore the state over a new one, or over an object that "
-                    "makes one for each iter()"
+                    f"the iterable, a {kind}, has been read from and cannot start again; restore "
+                    "the state over a new one, or an object that makes one for each iter()"
                 )
         elif parent.has_state:
-            parent.was_loaded = True
-            parent.iterable.load_state_dict(state["state"])
+            parent.load(state["state"])
         else:
             raise ValueError(
                 "the state holds that of an iterable with state_dict and load_state_dict, which a "
-                f"{type(parent.iterable).__name__} does not have; restore it over an equal iterable"
+                f"{kind} does not have; restore it over an equal iterable"
             )
         self._start()
 

@@ -54,23 +54,13 @@ class EchoSchedule:
         self.seed = checked_integer("seed", seed, 0, MAX_SEED)
         self.slots = max(1, self.shuffle_buffer)  # one slot changes no order
 
-    def __repr__(self) -> str:
-        return (
-            f"EchoSchedule({self.factor}, shuffle_buffer={self.shuffle_buffer}, seed={self.seed})"
-        )
-
     def num_outputs(self, num_fresh: int) -> int:
         """The number of outputs of `num_fresh` items: floor(num_fresh * e)."""
-        return self._num_outputs(checked_integer("num_fresh", num_fresh, 0, sys.maxsize))
-
-    def _num_outputs(self, num_fresh: int) -> int:
-        """Unchecked, since iteration calls it for each batch."""
+        num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
         return num_fresh * self._numerator // self._denominator
 
     def copies(self, start: int, stop: int) -> np.ndarray:
         """The number of copies of each fresh item start .. stop-1, floor(e) or ceil(e), int64."""
-        if self._denominator == 1:
-            return np.full(stop - start, self._numerator)
         return np.diff(self._first_echoed(np.arange(start, stop + 1)))
 
     def admitted(self, num_outputs: int, num_fresh: int | None = None) -> int:
@@ -106,7 +96,7 @@ class EchoSchedule:
         if num_outputs == 0:
             return 0
         echoed = num_outputs + self.slots - 1
-        return echoed if num_fresh is None else min(echoed, self._num_outputs(num_fresh))
+        return echoed if num_fresh is None else min(echoed, self.num_outputs(num_fresh))
 
     def _fresh_of(self, echoed) -> Any:
         """The fresh item at an echoed position p (or array): the largest i with floor(i*e) <= p."""
@@ -158,10 +148,8 @@ class EchoCursor:
 
     def end(self, num_fresh: int | None) -> None:
         """Lets the fresh stream end after `num_fresh` items (None: no end is known)."""
-        if num_fresh is not None:
-            num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
         self.num_fresh = num_fresh
-        self.total = None if num_fresh is None else self.schedule._num_outputs(num_fresh)
+        self.total = None if num_fresh is None else self.schedule.num_outputs(num_fresh)
         if self.total is not None and self.position > self.total:
             raise ValueError(
                 f"output {self.position} is beyond the end: {num_fresh} fresh items at factor "
@@ -215,7 +203,7 @@ class EchoCursor:
             self.end(intake.num_read)
         # All batches that consist of the items read so far are computed together, because a numpy
         # call on few outputs is all overhead.
-        settled = self.schedule._num_outputs(intake.num_read) - self.schedule.slots + 1
+        settled = self.schedule.num_outputs(intake.num_read) - self.schedule.slots + 1
         batches = max(1, min(settled - self.position, _BLOCK) // self._size)
         index, copy = self.peek(self._size * batches)
         size = min(self._size, len(index))
@@ -252,7 +240,7 @@ class EchoCursor:
         if 0 <= position - self.position <= self.schedule.slots:
             return self  # emitting the outputs between is faster than looking back
         oldest = self.schedule.cursor(position, self.num_fresh).oldest()
-        enters = self.schedule._num_outputs(oldest) - self.schedule.slots + 1
+        enters = self.schedule.num_outputs(oldest) - self.schedule.slots + 1
         return self.schedule.cursor(min(max(enters, 0), position), self.num_fresh)
 
     def pending(self) -> dict[int, int]:
@@ -270,7 +258,7 @@ class EchoCursor:
         left = dict(zip(items.tolist(), counts.tolist(), strict=True))
         # The newest item may have copies that have not entered the buffer yet.
         newest = schedule._fresh_of(admitted - 1)
-        outside = schedule._num_outputs(newest + 1) - admitted
+        outside = schedule.num_outputs(newest + 1) - admitted
         if outside:
             left[newest] = left.pop(newest, 0) + outside
         return left

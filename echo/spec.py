@@ -44,14 +44,9 @@ class EchoSpecError(ValueError):
 
 
 def exact_factor(factor: object) -> fractions.Fraction:
-    """The echo factor as the exact decimal that was written: 1.1 is 11/10, not a binary float.
-
-    The float 4/3 is 1.3333333333333333, a little less than "4/3" or fractions.Fraction(4, 3), so
-    30 items have 39 copies, not 40.
-
-    Raises:
-        EchoSpecError: not a number, not finite, below 1, or above MAX_FACTOR.
-    """
+    """The echo factor as the exact decimal that was written: 1.1 is 11/10, not a binary float, and
+    the float 4/3 is 1.3333333333333333, of which 30 items have 39 copies, not 40. EchoSpecError if
+    it is not a number from 1 to MAX_FACTOR."""
     try:
         text = str(factor)
         # '1e999999999' is compared before it becomes a fraction, whose digits would fill memory.

@@ -4,14 +4,13 @@ Both read, store, emit and restore items alike. They differ in the order of the 
 `echo.schedule.EchoCursor` or `echo.auto_order.AutoOrder`.
 """
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
 
-from echo.auto_order import AutoOrder, Repeats, checked_decisions, round_size, store_rows
+from echo.auto_order import AutoOrder, Repeats, round_size, store_rows
 from echo.echo_pass import EchoPass, Order
 from echo.gather_plan import PlanStore
 from echo.readers import CHUNK_ITEMS, RandomAccessReader, SequentialReader
@@ -79,8 +78,7 @@ class _EchoStage(grain.IterDataset):
         self.batch_size = batch_size
         self.outputs = batch_size or 1
         self.annotate = checked_switch("annotate", annotate)
-        self.num_threads = cast(int, read_options.num_threads)
-        self.read_ahead = cast(int, read_options.prefetch_buffer_size)
+        self.read_options: Any = read_options
         if not isinstance(placement, str) or placement not in PLACEMENTS:
             raise EchoSpecError("placement", placement, ", ".join(map(repr, PLACEMENTS)))
         self.placement = placement
@@ -97,9 +95,8 @@ class _EchoStage(grain.IterDataset):
         if isinstance(parent, grain.MapDataset) and not sequential_slice:
             self._parents = (parent.slice(sl),)
             return
-        ancestors = [cast(Any, parent)]
-        while ancestors:
-            dataset = ancestors.pop()
+        ancestors: list[Any] = [parent]
+        for dataset in ancestors:  # which grows
             if hasattr(dataset, "set_slice"):
                 dataset.set_slice(sl, sequential_slice)
             elif not dataset.parents:
@@ -177,9 +174,6 @@ class EchoIterDataset(_EchoStage):
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
         return self.schedule.max_pending(outputs, num_items)
 
-    def __str__(self) -> str:
-        return f"EchoIterDataset({self.schedule}, batch_size={self.batch_size})"
-
 
 class OpportunisticIterDataset(_EchoStage):
     """Emits each fresh item of a Grain data set at once; repeats stored ones instead of waiting.
@@ -211,10 +205,8 @@ class OpportunisticIterDataset(_EchoStage):
             so that one of several streams does not run ahead. A batch exceeds it only if stored
             items do not suffice. None: no limit.
         waited: called after each wait for fresh items, with its seconds.
-        decisions: the number of fresh items in each batch of an earlier run. The stream repeats
-            that run and ends with it.
-        earlier: called with the number of a batch, from 0, returns its decision if it was emitted
-            before an interruption, and None if it is to be decided now.
+        earlier: called with the number of a batch, from 0, returns its number of fresh items in an
+            earlier run that the stream repeats, and None if it is to be decided now.
         placement: "host", or "device" to emit a `GatherPlan` for each batch.
 
     Raises:
@@ -237,36 +229,23 @@ class OpportunisticIterDataset(_EchoStage):
         slack: Callable[[], float] | None = None,
         limit: Callable[[], int] | None = None,
         waited: Callable[[float], None] | None = None,
-        decisions: Sequence[int] | None = None,
         earlier: Callable[[int], int | None] | None = None,
         placement: str = "host",
     ):
         super().__init__(parent, batch_size, annotate, read_options, placement)
-        if not (self.num_threads and self.read_ahead):
+        if not (read_options.num_threads and read_options.prefetch_buffer_size):
             raise EchoSpecError(
                 "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
             )
         self._repeats = Repeats(max_factor, shuffle_buffer, seed)
-        self._new_order = functools.partial(
-            AutoOrder,
-            self._repeats,
-            self.outputs,
-            slack=slack,
-            limit=limit,
-            waited=waited,
-            decisions=None if decisions is None else checked_decisions(decisions, self.outputs),
-            earlier=earlier,
-        )
+        self._ask = {"slack": slack, "limit": limit, "waited": waited, "earlier": earlier}
         self.round_size = round_size(self.outputs)
 
     def new_order(self, num_items: int | None) -> AutoOrder:
-        return self._new_order()
+        return AutoOrder(self._repeats, self.outputs, **self._ask)
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
         return store_rows(self._repeats.capacity, outputs)
-
-    def __str__(self) -> str:
-        return f"OpportunisticIterDataset({self._repeats.settings}, batch_size={self.batch_size})"
 
 
 class _EchoIterator(grain.DatasetIterator):
@@ -274,20 +253,21 @@ class _EchoIterator(grain.DatasetIterator):
 
     def __init__(self, dataset: _EchoStage):
         self._dataset = dataset
-        parent = dataset._parent
+        parent, options = dataset._parent, dataset.read_options
         if isinstance(parent, grain.MapDataset):
             super().__init__()
             reader = RandomAccessReader(
                 parent,
-                dataset.num_threads,
-                dataset.read_ahead,
+                options.num_threads,
+                options.prefetch_buffer_size,
                 stacked=dataset.batch_size is not None,
                 exact=dataset.placement == "device",
             )
         else:
             iterator = iter(parent)
             super().__init__(iterator)
-            reader = SequentialReader(iterator, dataset.read_ahead if dataset.reads_ahead else 0)
+            ahead = options.prefetch_buffer_size if dataset.reads_ahead else 0
+            reader = SequentialReader(iterator, ahead)
         order = dataset.new_order(reader.num_items)
         self._pass = EchoPass(reader, order, lambda: dataset.new_store(reader.num_items))
 
@@ -310,9 +290,10 @@ class _EchoIterator(grain.DatasetIterator):
         """Continues from `state`.
 
         Raises:
-            ValueError: the state is of other settings or another kind of parent, or beyond the
-                parent's end. This iterator remains at its position. Other data of sufficient length
-                is not detected, and another batch size only by an `OpportunisticIterDataset`.
+            ValueError: the state is of other settings or another kind of parent; this iterator
+                remains at its position. Or the parent ends before it; then set another state. Other
+                data of sufficient length is not detected, and another batch size only by an
+                `OpportunisticIterDataset`.
         """
         self._pass.set_state(state)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echo.schedule import EchoSchedule
-from echo.spec import EchoSpecError, Factor, checked_integer, checked_switch, missing_package
+from echo.spec import EchoSpecError, Factor, checked_switch, missing_package
 
 # TensorFlow counts in 64-bit integers, and squares of the denominator must fit.
 _MAX_DENOMINATOR = 10**9
@@ -42,7 +42,6 @@ def echo(
     if schedule.shuffle_buffer > _MAX_BUFFER:
         allowed = f"at most {_MAX_BUFFER}, for which TensorFlow takes 6 GB"
         raise EchoSpecError("shuffle_buffer", shuffle_buffer, allowed)
-    seed = checked_integer("seed", seed, 0, 2**63 - 1)
     reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
@@ -58,10 +57,6 @@ def echo(
         return tf.data.Dataset.from_tensors(element).repeat(whole + after - before)
 
     def apply(dataset: Any) -> Any:
-        if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(
-                f"dataset has type {type(dataset).__name__}; allowed: a tf.data.Dataset"
-            )
         outputs = dataset.enumerate().flat_map(echoed)  # pyright: ignore[reportArgumentType]
         # None in a graph: inside a tf.function, or a function that makes data sets for `interleave`
         cardinality = tf.get_static_value(dataset.cardinality())

@@ -1,7 +1,5 @@
-"""A pool of daemon threads.
-
-Daemon threads do not keep a program alive. One that ends, perhaps with an error, does not first
-wait for everything that a slow source was asked to read.
+"""A pool of daemon threads: a program that ends, perhaps with an error, does not first wait for all
+that a slow source was asked to read.
 """
 
 import atexit
@@ -40,14 +38,14 @@ class DaemonPool:
     """A fixed number of daemon threads that run calls in order of submission."""
 
     def __init__(self, num_threads: int):
-        self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        for i in range(num_threads):
-            name = f"echo-read-{i}"
-            thread = threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True)
+        self._calls = calls = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_serve, args=(calls,), name=f"echo-read-{i}", daemon=True)
+            for i in range(num_threads)
+        ]
+        for thread in self._threads:
             thread.start()
-            _POOL_THREADS[thread] = self._calls
-            self._threads.append(thread)
+            _POOL_THREADS[thread] = calls
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future:
         future: Future = Future()
@@ -74,10 +72,7 @@ _exiting = threading.Event()
 @atexit.register
 def _finish_running_calls() -> None:
     """Waits briefly for the calls that pools are running, and cancels those that have not begun.
-
-    At exit the interpreter stops daemon threads wherever they are. A thread that is inside C++ code
-    (a compiled function, a decoder) at that point crashes the process.
-    """
+    The interpreter stops daemon threads wherever they are, and one inside C++ code would crash."""
     _exiting.set()
     deadline = time.monotonic() + EXIT_SECONDS
     threads = dict(_POOL_THREADS)

@@ -9,11 +9,7 @@ from typing import Any
 
 
 def copied(item: Any, fresh: int) -> Any:
-    """A copy of fresh item number `fresh`.
-
-    Raises:
-        TypeError: it cannot be copied.
-    """
+    """A copy of fresh item number `fresh`; TypeError if it cannot be copied."""
     try:
         return _copied(item)
     except Exception as error:
@@ -41,11 +37,9 @@ def _copied(item: Any) -> Any:
     plain = type(item) is torch.Tensor and item.layout is torch.strided and not item.is_quantized
     if not plain or not item.is_leaf or item.grad is not None:  # deepcopy has rules for these
         return copy.deepcopy(item)
-    pinned = torch.cuda.is_initialized() and item.is_pinned()
-    if not pinned and item.untyped_storage().nbytes() <= item.nbytes:  # such as an expanded one
+    if item.untyped_storage().nbytes() <= item.nbytes:  # such as an expanded one
         return copy.deepcopy(item)
-    made = torch.empty_like(item, requires_grad=False, pin_memory=pinned).copy_(item.detach())
-    return made.requires_grad_(item.requires_grad)
+    return torch.empty_like(item).copy_(item.detach()).requires_grad_(item.requires_grad)
 
 
 def register(iterable: type) -> None:
@@ -55,12 +49,8 @@ def register(iterable: type) -> None:
 
 
 def check_worker(iterable: Any) -> None:
-    """Refuses to read `iterable` in a worker process of a DataLoader, unless that is right.
-
-    Raises:
-        RuntimeError: each of several workers would read all of it, or it would start workers of
-            its own.
-    """
+    """Refuses to read `iterable` in a worker process of a DataLoader (RuntimeError), if each of
+    several workers would read all of it, or it would start workers of its own."""
     data: Any = sys.modules.get("torch.utils.data")
     worker = data and data.get_worker_info()
     if worker is None:
@@ -70,10 +60,10 @@ def check_worker(iterable: Any) -> None:
     takes_share = worker.num_workers == 1 or isinstance(source, data.IterableDataset)
     if starts_workers or not takes_share:
         raise RuntimeError(
-            f"echo_iterable over a {type(iterable).__name__} is read in {worker.num_workers} "
-            "worker(s) of a DataLoader, each of which would read all of it, or start workers of "
-            "its own; set num_workers=0 there, and give workers to the DataLoader inside "
-            "echo_iterable, or echo an IterableDataset that takes its share of each worker"
+            f"each of {worker.num_workers} worker(s) of a DataLoader would read all of a "
+            f"{type(iterable).__name__}, or start workers of its own; set num_workers=0 there, and "
+            "give workers to the DataLoader inside echo_iterable, or echo an IterableDataset that "
+            "takes its share of each worker"
         )
 
 
@@ -89,15 +79,3 @@ def set_epoch(iterable: Any, epoch: int) -> None:
     """Sets the epoch of the iterable and its samplers, as far as they have epochs."""
     for part in parts_with_epochs(iterable):
         part.set_epoch(epoch)
-
-
-def shuffles_unseeded(iterable: Any) -> bool:
-    """Whether it is a PyTorch loader whose sampler draws a seed from the global generator for each
-    pass."""
-    data: Any = sys.modules.get("torch.utils.data")
-    if data is None or not isinstance(iterable, data.DataLoader):
-        return False
-    sampler = iterable.batch_sampler or iterable.sampler
-    sampler = getattr(sampler, "sampler", sampler)
-    random = data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler
-    return isinstance(sampler, random) and sampler.generator is None

@@ -3,7 +3,6 @@
 import collections
 import itertools
 import types
-import warnings
 
 import numpy as np
 import pytest
@@ -186,55 +185,6 @@ def test_an_epoch_reaches_the_sampler_of_a_loader_also_in_a_resumed_pass(loader,
     head = numbers(itertools.islice(interrupted, cut))
     resumed.load_state_dict(interrupted.state_dict())
     assert head + numbers(resumed) == orders[2]
-
-
-def shuffled(**settings):
-    return torch.utils.data.DataLoader(range(50), shuffle=True, **settings)
-
-
-def sampled(kind, *args, **settings):
-    return torch.utils.data.DataLoader(range(50), sampler=kind(*args), **settings)
-
-
-def in_given_batches(sampler):
-    batches = torch.utils.data.BatchSampler(sampler, 5, drop_last=False)
-    return torch.utils.data.DataLoader(range(50), batch_sampler=batches)
-
-
-UNSEEDED = [
-    lambda: shuffled(),
-    lambda: shuffled(batch_size=None),
-    lambda: sampled(torch.utils.data.SubsetRandomSampler, range(50)),
-    lambda: sampled(torch.utils.data.WeightedRandomSampler, [1.0] * 50, 50),
-    lambda: in_given_batches(torch.utils.data.RandomSampler(range(50))),
-]
-SEEDED = [
-    lambda: shuffled(generator=torch.Generator().manual_seed(0)),
-    lambda: shuffled(batch_size=None, generator=torch.Generator().manual_seed(0)),
-    lambda: in_given_batches(torch.utils.data.SequentialSampler(range(50))),
-    lambda: torch.utils.data.DataLoader(range(50), batch_sampler=[[0, 1]] * 25),
-    lambda: by_sampler(batch_size=2),
-    lambda: echo.echo_iterable(range(50), 2),
-]
-
-
-@pytest.mark.parametrize(
-    ("loader", "is_seeded"), [*((x, False) for x in UNSEEDED), *((x, True) for x in SEEDED)]
-)
-def test_resuming_warns_if_a_loader_shuffles_unseeded(loader, is_seeded):
-    interrupted, resumed = echo.echo_iterable(loader(), 2, 3), echo.echo_iterable(loader(), 2, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        start = interrupted.state_dict()
-        head = numbers(itertools.islice(interrupted, 7))
-        state = interrupted.state_dict()
-        resumed.load_state_dict(start)  # of which no item has been read
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        resumed.load_state_dict(state)
-    assert [(w.category, w.filename) for w in caught] == [(UserWarning, __file__)] * (not is_seeded)
-    if is_seeded:
-        assert head + numbers(resumed) == numbers(echo.echo_iterable(loader(), 2, 3))
 
 
 class Shares(torch.utils.data.IterableDataset):
