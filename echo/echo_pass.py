@@ -11,8 +11,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from echo.gather_plan import PlanStore
-from echo.readers import RandomAccessReader, SequentialReader
+from echo.readers import RandomAccessReader
 from echo.rows import RowReader, RowStore
+from echo.sequential import SequentialReader
 from echo.stores import ArrayStore, ItemStore
 
 # The reader forgets what it no longer requires after every so many items.

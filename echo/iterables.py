@@ -10,9 +10,9 @@ import numpy as np
 
 from echo import torch
 from echo.echo_pass import EchoPass, check_fields
-from echo.readers import SequentialReader
 from echo.rows import RowReader, RowStore
 from echo.schedule import EchoCursor, EchoSchedule
+from echo.sequential import SequentialReader
 from echo.spec import MAX_BATCH, MAX_POSITION, Factor, checked_integer, checked_switch
 from echo.stores import ItemStore
 
@@ -229,7 +229,7 @@ class Parent:
 
 
 class Source:
-    """A pass over an iterable, as `echo.readers.SequentialReader` reads it.
+    """A pass over an iterable, as `echo.sequential.SequentialReader` reads it.
 
     A state holds that of the iterable, and its epoch: that of a Hugging Face data set, or of the
     sampler of a PyTorch loader.

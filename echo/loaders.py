@@ -8,8 +8,8 @@ import numpy as np
 from echo.auto_order import AutoOrder, Repeats
 from echo.echo_pass import EchoPass, check_fields
 from echo.iterables import Parent, Source
-from echo.readers import SequentialReader
 from echo.rows import RowReader, RowStore
+from echo.sequential import SequentialReader
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,

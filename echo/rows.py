@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from echo.readers import SequentialReader
+from echo.sequential import SequentialReader
 from echo.spec import MAX_BATCH, checked_integer
 from echo.stores import RowAllocator, Stacked, Structure, nbytes
 

@@ -13,8 +13,9 @@ import numpy as np
 from echo.auto_order import AutoOrder, Repeats, round_size, store_rows
 from echo.echo_pass import EchoPass, Order
 from echo.gather_plan import PlanStore
-from echo.readers import CHUNK_ITEMS, RandomAccessReader, SequentialReader
+from echo.readers import CHUNK_ITEMS, RandomAccessReader
 from echo.schedule import EchoCursor, EchoSchedule
+from echo.sequential import SequentialReader
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, Factor, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
 

@@ -6,7 +6,6 @@ of one fixed shape in contiguous memory and returns whole batches, each with one
 """
 
 import dataclasses
-import itertools
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,12 +24,11 @@ class Structure:
 
     def __init__(self, example: Any):
         self._type = type(example)
-        self._keys: tuple | None = None  # of a leaf
-        if isinstance(example, Mapping):
-            self._keys = tuple(example)
-        elif isinstance(example, tuple | list):
-            self._keys = tuple(range(len(example)))
-        self._parts = [Structure(example[key]) for key in self._keys or ()]
+        keys: Any = ()
+        self._is_leaf = not isinstance(example, Mapping | tuple | list)
+        if not self._is_leaf:
+            keys = example if isinstance(example, Mapping) else range(len(example))
+        self._parts = {key: Structure(example[key]) for key in keys}
 
     def leaves(self, item: Any) -> list[Any]:
         """The leaves of `item`, in the order of the first example; ValueError if it has another
@@ -39,26 +37,25 @@ class Structure:
 
     def columns(self, items: list[Any]) -> list[list[Any]]:
         """The leaves of several items, one list per leaf, many times faster than item by item."""
-        if self._keys is None:
+        if self._is_leaf:
             return [items]
         try:
-            if set(map(type, items)) != {self._type} or set(map(len, items)) != {len(self._keys)}:
+            if set(map(type, items)) != {self._type} or set(map(len, items)) != {len(self._parts)}:
                 raise LookupError
-            rows = [[item[key] for item in items] for key in self._keys]
+            rows = {key: [item[key] for item in items] for key in self._parts}
         except LookupError:
-            name, keys = self._type.__name__, list(self._keys)
+            name, keys = self._type.__name__, list(self._parts)
             raise ValueError(f"it is not a {name} of {keys}, as the first one is") from None
-        columns = (part.columns(row) for part, row in zip(self._parts, rows, strict=True))
-        return list(itertools.chain.from_iterable(columns))
+        return [column for key, part in self._parts.items() for column in part.columns(rows[key])]
 
     def build(self, leaves: Iterable[Any]) -> Any:
         """An item of this structure with these leaves."""
         leaves = iter(leaves)
-        if self._keys is None:
+        if self._is_leaf:
             return next(leaves)
-        values = [part.build(leaves) for part in self._parts]
+        values = [part.build(leaves) for part in self._parts.values()]
         if issubclass(self._type, Mapping):
-            return dict(zip(self._keys, values, strict=True))
+            return dict(zip(self._parts, values, strict=True))
         return getattr(self._type, "_make", self._type)(values)  # of a named tuple
 
 

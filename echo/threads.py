@@ -59,11 +59,6 @@ class DaemonPool:
         for _ in self._threads:
             self._calls.put(None)
 
-    def join(self) -> None:
-        """Waits until the threads of a closed pool have ended."""
-        for thread in self._threads:
-            thread.join()
-
 
 _POOL_THREADS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # thread -> its queue
 _exiting = threading.Event()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from echo import EchoSchedule, echo_iterable
-from echo.readers import SNAPSHOT_EVERY
+from echo.sequential import SNAPSHOT_EVERY
 from tests.helpers.echo_parents import no_garbage_collector
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from echo import PLACEMENTS, EchoIterDataset, EchoSchedule, readers
+from echo.sequential import SNAPSHOT_EVERY
 from echo.stage import DEFAULT_READ_OPTIONS
 from tests.helpers.echo_parents import (
     KINDS,
@@ -122,7 +123,7 @@ def test_it_emits_what_the_schedule_says_and_resumes_anywhere(
     elif len(outputs) > cut:
         first = min(pending, default=admitted)
         assert len(source.reads) == len(set(source.reads))
-        assert min(source.reads, default=first) > first - 2 * readers.SNAPSHOT_EVERY
+        assert min(source.reads, default=first) > first - 2 * SNAPSHOT_EVERY
     if on_device:
         assert len(store.placed) == len(set(store.placed))  # each item once
         assert max(store.rounds[1:], default=0) <= 1  # what was pending aside
