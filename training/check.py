@@ -59,31 +59,30 @@ def check(config: ConfigDict) -> None:
 def check_rules(config: ConfigDict) -> None:
     """Checks the rules between fields, each of which is allowed, as far as they do not depend on
     the data set."""
-    settings, upstream, spaced = config.echo, config.upstream, config.dataset.spaced_epochs
+    settings, upstream = config.echo, config.upstream
     echoes, auto = settings.insertion != "none", settings.policy == "auto"
     of_examples = echoes and settings.insertion != "after_batching"
     slots, streams, rows = settings.shuffle_buffer, settings.streams, config.batch_size
     scarce = auto and of_examples and 0 < slots < rows and not settings.replay
-    stalls = upstream.stall_seconds > 0, upstream.stall_every_seconds > 0
+    stalls = (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0)
     missing, factor = "1, or an echo.insertion, such as before_augmentation", settings.factor
     few = f"0, or echo.streams={streams} or more"
-    skips, limited = config.dataset.damaged == "skip", any(upstream.values())
+    spaced = config.dataset.spaced_epochs > 1 and (echoes or streams > 1)
+    of_threads = any(upstream.values()) or config.dataset.damaged == "skip"
+    threads = of_threads and config.loader.workers > 0
     paced = upstream.examples_per_second > 0 or upstream.latency_seconds > 0
     slow_at_nothing = upstream.slow_share > 0 and not paced
     cores = max(2, usable_cores())
     rules = [
         ("loader.workers", config.loader.workers > cores, f"0 to {cores}, as many as cores"),
-        ("loader.workers", limited and config.loader.workers > 0, "0 with limits in upstream"),
-        ("loader.workers", skips and config.loader.workers > 0, "0 with dataset.damaged=skip"),
+        ("loader.workers", threads, "0 with limits in upstream, or with dataset.damaged=skip"),
         ("echo.policy", auto and not echoes, "'fixed', or an echo.insertion to repeat at"),
         ("echo.factor", auto and factor != 1, "1 with echo.policy=auto, which has echo.max_factor"),
         ("echo.factor", not echoes and factor != 1, missing),
         ("echo.shuffle_buffer", scarce, f"0, or batch_size={rows} or more with echo.policy=auto"),
         ("echo.replay", bool(settings.replay) and not auto, "'', or echo.policy=auto"),
-        ("dataset.spaced_epochs", spaced > 1 and echoes, "1, or echo.insertion=none"),
-        ("dataset.spaced_epochs", spaced > 1 and streams > 1, "1, or echo.streams=1"),
-        ("upstream.stall_seconds", stalls == (True, False), "0, or a stall_every_seconds above 0"),
-        ("upstream.stall_seconds", stalls == (False, True), "above 0, or stall_every_seconds=0"),
+        ("dataset.spaced_epochs", spaced, "1, or echo.insertion=none and echo.streams=1"),
+        ("upstream.stall_seconds", stalls, "0, or above 0 as stall_every_seconds"),
         ("upstream.slow_share", slow_at_nothing, "0, or a rate or latency in upstream"),
         ("echo.streams", rows % streams != 0, f"a divisor of batch_size={rows}"),
         ("echo.shuffle_buffer", of_examples and 0 < slots < streams, few),

@@ -3,7 +3,6 @@
 XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.helpers.sharding_worker DIR
 """
 
-import dataclasses
 import functools
 import json
 import pathlib
@@ -12,7 +11,6 @@ import sys
 
 import jax
 import numpy as np
-import optax
 
 import train
 from echo import gather_plan
@@ -25,40 +23,28 @@ from training import divergence, gradient_statistics, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
 from workloads.classification import SmallImageClassification
+from workloads.language import LanguageModel
 from workloads.networks import Network
 
 STEPS = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class NextToken:
-    """A tiny Transformer that predicts the next token."""
-
-    vocab_size: int = 64
-
-    def model(self, rngs):
-        sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
-        return Transformer(vocab_size=self.vocab_size, rngs=rngs, **sizes)
-
-    def loss(self, model, data):
-        tokens_BxL = data["tokens"]
-        logits_BxLxV = model(tokens_BxL[:, :-1])
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, tokens_BxL[:, 1:])
-        return losses.mean(), {"loss": losses.mean()}
+LAYERS = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
 
 
 def transformer(choice, data, model):
     """Losses of the first steps, and where the state lies afterward."""
     rng = np.random.default_rng(0)
-    batches = [{"tokens": rng.integers(0, 64, (16, 16), np.int32)} for _ in range(STEPS)]
-    return _on_batches(NextToken(), batches, choice, data, model)
+    batches = [{"tokens": rng.integers(1, 64, (16, 16), np.int32)} for _ in range(STEPS)]
+    workload = LanguageModel(15, Network.of(Transformer, vocab_size=64, **LAYERS))
+    return _on_batches(workload, batches, choice, data, model)
 
 
 def vit(choice, data, model):
     """The same for a tiny Vision Transformer."""
     shape = (8, 8, 3)
-    sizes = {"patch_size": 4, "num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
-    network = Network.of(VisionTransformer, image_shape=shape, num_classes=10, **sizes)
+    sizes = {"image_shape": shape, "num_classes": 10, "patch_size": 4} | LAYERS
+    network = Network.of(VisionTransformer, **sizes)
     rng = np.random.default_rng(0)
     batches = [
         {

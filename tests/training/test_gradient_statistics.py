@@ -13,8 +13,7 @@ import train
 from analysis import gradients, load
 from models.resnet import STAGES
 from runs import records
-from tests.helpers import golden
-from tests.helpers.golden_worker import SHORT_STAGES, workloads
+from tests.helpers import golden_worker
 from tests.helpers.runs import (
     RESNET,
     echoing,
@@ -90,8 +89,9 @@ def test_both_estimates_are_unbiased_for_halves_of_any_size(population, in_first
 @pytest.fixture(params=["cifar10", "transformer", "ssd"])
 def shipped(request, monkeypatch):
     """(name, parameters, batch, a function of both for each kind of loss)."""
-    monkeypatch.setitem(STAGES, 10, SHORT_STAGES[10])
-    workload, data = workloads("float32")[request.param], golden.batch(request.param)
+    monkeypatch.setitem(STAGES, 10, golden_worker.SHORT_STAGES[10])
+    name, data = request.param, golden_worker.batch(request.param)
+    workload = golden_worker.workloads("float32")[name]
 
     def drawn():
         return nnx.split(workload.model(nnx.Rngs(0)), nnx.Param, ...)[1:]
@@ -105,7 +105,7 @@ def shipped(request, monkeypatch):
 
         return function
 
-    return request.param, params, data, called(workload.loss), called(workload.row_losses)
+    return name, params, data, called(workload.loss), called(workload.row_losses)
 
 
 @pytest.mark.long
