@@ -21,6 +21,7 @@ from scipy import stats
 
 from analysis import archive, bounds, load, scores, uncertainty
 from configs import problems
+from runs import records
 
 RECORDS = pathlib.Path(__file__).parents[1] / "results" / archive.TRIALS
 MARGIN = (0.9, 1 / 0.9)  # ratios inside are no difference
@@ -71,6 +72,11 @@ def loaded(study: str) -> load.LoadedStudy:
     return load.read(RECORDS, study=study)
 
 
+@functools.cache
+def searches_of(study: str) -> pd.DataFrame:
+    return scores.search_scores(loaded(study).trials, loaded(study).study)
+
+
 # --- one problem
 
 
@@ -89,31 +95,28 @@ def compared(
             matched = _matched([pairs], -math.inf if plan.scores_values else 0.0)
         if plan.scores_values:
             return _difference(searches, matched, plan)
-        interval = interval_of(searches)
-        middle = float(np.median(searches["low"])), float(np.median(searches["high"]))
-        text = f"{_middle_text(*middle)} {_ends_text(searches, interval)}"
-        matched_text = f"{_number(matched[0])} [{_number(matched[1])}, {_number(matched[2])}]"
-        verdict = verdict_of(interval, matched[1:])
-        texts = (text, "-" if math.isnan(matched[1]) else matched_text)
-        return Effect(
-            *middle, interval, matched[1:], *texts, verdict, _error(searches), ideal=ideal
-        )
+        text = f"{_number(matched[0])} [{_number(matched[1])}, {_number(matched[2])}]"
+        return _ratio_effect(searches, matched, "-" if math.isnan(matched[1]) else text, ideal)
 
     return effect
 
 
-def untuned(study: str, condition: str) -> Callable[[], Effect]:
-    """A condition with the best hyperparameters of no echoing, against no echoing."""
+def untuned(study: str, condition: str, baseline: str) -> Callable[[], Effect]:
+    """A condition with the best hyperparameters and the seeds of no echoing, against no echoing. A
+    trial that diverged would not have reached the target within its budget either."""
 
     def effect() -> Effect:
-        table = scores.condition_scores(loaded(study).trials, loaded(study).study)
-        row = table.set_index("condition").loc[condition]
-        own = scores.summary_of(row, scores.UNTUNED)
-        text = f"{_middle_text(own.low, own.high)} [{bounds.range_text(own, '{:.2f}'.format)}]"
-        verdict = verdict_of((own.min, own.max), (own.min, own.max))
-        return Effect(
-            own.low, own.high, (own.min, own.max), (math.nan,) * 2, text, "-", verdict, math.nan
-        )
+        trials, plan = loaded(study).trials, loaded(study).study
+        searches = searches_of(study)
+        best = scores.leaders(trials, searches[searches["condition"] == baseline])
+        own = trials[(trials["condition"] == condition) & trials["status"].isin(records.FINISHED)]
+        own = best[["search", "trial"]].merge(own, on=["search", "trial"]).set_index("search")
+        score, end = own[scores.REACHED].astype(float), own["fresh_examples"].astype(float)
+        end = end.clip(lower=plan.budget).where(own["status"] == "diverged", end)
+        sides = pd.DataFrame({"low": score.fillna(end), "high": score.fillna(math.inf)})
+        ratios = _relative(sides, _scores(study, baseline))
+        interval = interval_of(ratios)
+        return _ratio_effect(ratios, (math.nan, *interval), "-")
 
     return effect
 
@@ -138,18 +141,33 @@ def by_mean_curves(problem: str, own: int, base: int) -> Callable[[], Effect]:
     return effect
 
 
+def _ratio_effect(
+    searches: pd.DataFrame,
+    matched: tuple[float, float, float],
+    matched_text: str,
+    ideal: float = math.nan,
+) -> Effect:
+    interval = interval_of(searches)
+    middle = float(np.median(searches["low"])), float(np.median(searches["high"]))
+    text = f"{_middle_text(*middle)} {_ends_text(searches, interval)}"
+    verdict = verdict_of(interval, matched[1:])
+    error = _error(searches)
+    return Effect(*middle, interval, matched[1:], text, matched_text, verdict, error, ideal=ideal)
+
+
 def by_search(study: str, condition: str, other: str) -> pd.DataFrame:
-    """Bounds of the ratio of two conditions' scores (the difference of best values), by search. A
-    score at the first evaluation is an upper bound only."""
-    table = scores.search_scores(loaded(study).trials, loaded(study).study)
-    plan = loaded(study).study
-    low, high = (table[f"{plan.score}_{end}"] for end in ("low", "high"))
-    table = table.assign(low=low.mask(table["resolution"] == 1, 0.0), high=high)
-    own, base = (
-        table[table["condition"] == name].set_index("search")[["low", "high"]]
-        for name in (condition, other)
-    )
-    return _relative(own, base, bounds.difference if plan.scores_values else bounds.ratio)
+    """Bounds of the ratio of two conditions' scores (the difference of best values), by search."""
+    values = loaded(study).study.scores_values
+    sides = (_scores(study, name) for name in (condition, other))
+    return _relative(*sides, bounds.difference if values else bounds.ratio)
+
+
+def _scores(study: str, condition: str) -> pd.DataFrame:
+    """Bounds of a condition's scores, by search. One at the first evaluation is an upper bound."""
+    table, score = searches_of(study), loaded(study).study.score
+    own = table[table["condition"] == condition]
+    low = own[f"{score}_low"].mask(own["resolution"] == 1, 0.0)
+    return own.assign(low=low, high=own[f"{score}_high"]).set_index("search")[["low", "high"]]
 
 
 def _relative(
@@ -213,9 +231,8 @@ def _number(value: float) -> str:
 
 def _error(searches: pd.DataFrame) -> float:
     """The standard error of the median of the logarithms, which are known by upper bounds."""
-    logs = np.log(searches["high"])
-    logs = logs[np.isfinite(logs)]
-    return float(np.std(logs, ddof=1) * math.sqrt(math.pi / 2 / len(logs)))
+    logs = np.log(searches["high"][np.isfinite(searches["high"])])
+    return float(logs.sem() * math.sqrt(math.pi / 2))  # NaN without two of them
 
 
 def _pairs(study: str, condition: str, other: str) -> pd.DataFrame:
@@ -248,7 +265,7 @@ def _difference(searches: pd.DataFrame, matched: tuple[float, float, float], pla
     text, matched_text = (
         f"{x:+.3f} [{low:+.3f}, {high:+.3f}]" for x, low, high in ((middle, *interval), matched)
     )
-    error = float(searches["low"].std()) / margin * math.sqrt(math.pi / 2 / len(searches))
+    error = float(searches["low"].sem()) / margin * math.sqrt(math.pi / 2)
     effect = better * middle / margin
     return Effect(effect, effect, *oriented, text, matched_text, verdict, error, differs=True)
 
@@ -483,6 +500,12 @@ def _factor(prefix: str, factor: int, times: int = 1) -> Callable[[str], Callabl
     return of
 
 
+def _untuned(factor: int) -> Callable[[str], Callable[[], Effect]]:
+    return lambda problem: untuned(
+        f"grid/{_COMMON}{problem}", e(factor, small(problem)), f"baseline_b{small(problem)}"
+    )
+
+
 def _four_over_16(prefix: str) -> Callable[[str], Callable[[], Effect]]:
     return lambda problem: compared(
         f"grid/{prefix}{problem}", (e(4, small(problem)), e(16, small(problem)))
@@ -573,12 +596,8 @@ CLAIMS: dict[str, dict[str, Problems]] = {
         "Shuffling helps after batching (fig. 8)": _each(_SHUFFLED, _shuffled(_BATCH)),
     },
     "Retune?": {
-        "e = 2 gains without retuning": _each(
-            _NEUTRAL, lambda name: untuned(f"grid/{_COMMON}{name}", e(2, small(name)))
-        ),
-        "e = 16 gains without retuning": _each(
-            _NEUTRAL, lambda name: untuned(f"grid/{_COMMON}{name}", e(16, small(name)))
-        ),
+        "e = 2 gains without retuning": _each(_NEUTRAL, _untuned(2)),
+        "e = 16 gains without retuning": _each(_NEUTRAL, _untuned(16)),
         "Weight decay 0.001 helps e = 16": _decay(0.001),
         "... weight decay 0.0001": _decay(0.0001),
         "... weight decay 0.01": _decay(0.01),
