@@ -1,38 +1,37 @@
 """Checkpoints of a run: arrays and a JSON value, saved together in the background.
 
-Restoring returns exactly what was saved, or raises: a checkpoint contains a SHA-256 of its value
-and a checksum of each array, which does not depend on how the array is sharded.
+A checkpoint is complete once it has a manifest: the SHA-256 of each of its files. They are checked
+before anything is read, so restoring returns exactly what was saved, or raises.
 """
 
 import hashlib
 import itertools
-import json
 import os
 import pathlib
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax import lax
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN
 
 from echo.spec import abbreviated
+from echo.threads import DaemonPool
 from runs import processes, records
 from runs.cli import InputError
 from runs.records import Damaged
+
+MANIFEST = "sha256.json"  # in a checkpoint's directory
 
 _NUM_NEWEST = 2  # checkpoints to keep, besides the best
 
 _numbers = itertools.count()  # of all Checkpoints in this process
 
-# Errors that Orbax and its file layer raise for damaged files. Others, such as an out-of-memory
-# error of a device, say nothing about the files.
-_DAMAGE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)
+
+class Incomplete(Damaged):
+    """A checkpoint has no manifest, as if its process had been killed while it saved."""
 
 
 def check_path(directory: str | os.PathLike) -> None:
@@ -60,12 +59,14 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike, on_saved: Callable[[], None] = lambda: None):
         check_path(directory)
         self._directory, self._on_saved = pathlib.Path(directory).absolute(), on_saved
-        self._reporting: threading.Thread | None = None
         # Runs that train together save at the same time. With equal names, the background barrier
         # of one would meet that of another.
         self._barriers = f"checkpoints{next(_numbers)}"
         self._keep = AnyPreservationPolicy([])
         self._opened: ocp.CheckpointManager | None = None
+        self._background: DaemonPool | None = None
+        self._saving: Future | None = None
+        self._intact: set[int] = set()  # steps whose files have been checked
 
     def save(self, step: int, arrays: Any, value: Any, best_step: int) -> None:
         """Saves a checkpoint in the background, unless there is one of the same step.
@@ -76,28 +77,29 @@ class Checkpoints:
             value: a JSON value.
             best_step: the step of the best checkpoint, which is kept however old it is.
         """
+        self._wait()
         self._keep.policies = [LatestN(_NUM_NEWEST), CustomSteps([best_step])]
         manager = self._manager()
         if step in manager.all_steps():
             return
-        named = by_path(arrays)
-        content = {"value": value, "arrays": checksums(named)}
-        content["sha256"] = _sha256(content)
-        manager.save(
-            step,
-            args=ocp.args.Composite(
-                arrays=ocp.args.StandardSave(named), value=ocp.args.JsonSave(content)
-            ),
+        arguments = ocp.args.Composite(
+            arrays=ocp.args.StandardSave(by_path(arrays)), value=ocp.args.JsonSave(value)
         )
-        # Orbax's own callback comes before the checkpoint gets its name.
-        self._reporting = threading.Thread(target=self._report, args=(manager,), daemon=True)
-        self._reporting.start()
+        manager.save(step, args=arguments)
+        self._background = self._background or DaemonPool(1)
+        self._saving = self._background.submit(self._complete, manager, self._place(step))
 
-    def _report(self, manager: ocp.CheckpointManager) -> None:
-        try:
-            manager.wait_until_finished()
-        except Exception:  # which the next save, or the end, raises too
-            return
+    def _wait(self) -> None:
+        """Waits until the last checkpoint is saved, or raises its error, once."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def _complete(self, manager: ocp.CheckpointManager, place: pathlib.Path) -> None:
+        # Orbax's own callback comes before the checkpoint gets its name.
+        manager.wait_until_finished()
+        if processes.is_first():
+            records.write_json(place / MANIFEST, {"files": _digests(place)})
         self._on_saved()
 
     def steps(self) -> list[int]:
@@ -111,46 +113,44 @@ class Checkpoints:
 
     def value(self, step: int) -> Any:
         """The value of a checkpoint; raises Damaged."""
-        return self._content(step)["value"]
+        self._check(step)
+        place = epath.Path(self._place(step) / "value")
+        return processes.decided_by_first(lambda: ocp.JsonCheckpointHandler().restore(place))
 
     def restore(self, step: int, like: Any) -> Any:
         """The arrays of a checkpoint, with the structure and sharding of `like`; raises Damaged."""
-        expected = self._content(step)["arrays"]
+        self._check(step)
         leaves, structure = jax.tree.flatten(like)
         specs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in leaves]
         specs_by_name = by_path(jax.tree.unflatten(structure, specs))
-        reader, arrays, why = ocp.CompositeCheckpointHandler(), {}, ""
+        arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(specs_by_name))
+        reader = ocp.CompositeCheckpointHandler()
         try:
-            arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(specs_by_name))
-            arrays = reader.restore(epath.Path(self._directory / str(step)), args=arguments).arrays
-        except Exception as error:
-            # Orbax raises a bare Exception from the one of its file layer
-            cause = error.__cause__ if type(error) is Exception and error.__cause__ else error
-            if not isinstance(cause, _DAMAGE_ERRORS):
-                raise
-            why = f"its arrays cannot be read ({_summary(cause)})"
+            arrays = reader.restore(epath.Path(self._place(step)), args=arguments).arrays
+        except (ValueError, KeyError, TypeError) as error:  # the code of the network was edited
+            text = records.plain(f"{type(error).__name__}: {error}", 200)
+            raise Damaged(f"its arrays are not those of this model ({text})") from error
         finally:
             reader.close()
-        # each process reads its own part, which may be the only one that is damaged
-        if why := next(filter(None, processes.gather(why)), None):
-            raise Damaged(why)
-        if checksums(arrays) != expected:
-            raise Damaged("its arrays are not those that were saved")
         return jax.tree.unflatten(structure, [arrays[name] for name in specs_by_name])
 
     def set_aside(self, step: int, directory: pathlib.Path) -> None:
         """Moves a checkpoint into another directory."""
-        aside = records.free_path(directory, f"checkpoint_{step}")
-        (self._directory / str(step)).rename(aside)
+        self._place(step).rename(records.free_path(directory, f"checkpoint_{step}"))
 
     def close(self) -> None:
         """Waits until the last checkpoint is saved."""
-        if self._opened is not None:
-            self._opened.wait_until_finished()
-            if self._reporting is not None:
-                self._reporting.join()
-            self._opened.close()
-            self._opened = None
+        try:
+            self._wait()
+        finally:
+            if self._background is not None:
+                self._background.close()
+            if self._opened is not None:
+                self._opened.close()
+            self._background = self._opened = None
+
+    def _place(self, step: int) -> pathlib.Path:
+        return self._directory / str(step)
 
     def _manager(self) -> ocp.CheckpointManager:
         if self._opened is None:
@@ -161,25 +161,14 @@ class Checkpoints:
             self._opened = _Manager(self._directory, options=options)
         return self._opened
 
-    def _content(self, step: int) -> dict[str, Any]:
-        """The verified value of a checkpoint, and the checksums of its arrays."""
-
-        def read() -> dict[str, Any]:
-            place = epath.Path(self._directory / str(step))
-            try:
-                _ = ocp.path.step.Metadata(step, place).commit_timestamp_nsecs
-                content: Any = ocp.JsonCheckpointHandler().restore(place / "value")
-                expected = content.pop("sha256")
-            except _DAMAGE_ERRORS as error:
-                return {"error": f"it cannot be read ({_summary(error)})"}
-            if _sha256(content) != expected:
-                return {"error": "its values are not those that were saved"}
-            return {"content": content}
-
-        outcome = processes.decided_by_first(read)
-        if "error" in outcome:
-            raise Damaged(outcome["error"])
-        return outcome["content"]
+    def _check(self, step: int) -> None:
+        """Raises Damaged unless the files of a checkpoint are those that were saved."""
+        if step in self._intact:
+            return
+        why = processes.decided_by_first(lambda: _damage(self._place(step)))
+        if why is not None:
+            raise Damaged(why) if why else Incomplete("it is incomplete")
+        self._intact.add(step)
 
 
 class _Manager(ocp.CheckpointManager):
@@ -200,52 +189,25 @@ def by_path(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def checksums(arrays: dict[str, Any]) -> dict[str, str]:
-    """16 hexadecimal digits for each array, by name, computed on its devices.
-
-    They detect every change of a single element, and other changes except with probability 2^-64.
-    They detect damage, not malice. Sums modulo 2^32 do not depend on the order of summation: each
-    device sums its own part, whatever the sharding.
-    """
-    # One at a time. The sums of an array that processes share wait for one another, and a client
-    # runs a limited number of programs at once: if each process filled it with others, all would
-    # wait forever.
-    sums = {name: jax.device_get(_sums(array)) for name, array in arrays.items()}
-    return {name: "".join(f"{int(part):08x}" for part in both) for name, both in sums.items()}
-
-
-_GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: neighboring positions map to distant numbers
-_SEEDS = (0, 0x7F4A7C15)  # two sums, 64 bits together
+def _damage(place: pathlib.Path) -> str | None:
+    """Why a checkpoint is damaged; '' if it has no manifest, None if it is intact."""
+    try:
+        expected = records.read_json(place / MANIFEST).get("files")
+        digests = _digests(place)
+    except (Damaged, OSError) as error:
+        return str(error)
+    if expected is None:
+        return ""
+    differing = [name for name, digest in expected.items() if digests.get(name) != digest]
+    return f"{differing[0]} is missing or has changed" if differing else None
 
 
-@jax.jit
-def _sums(array: jax.Array) -> tuple[jax.Array, ...]:
-    """For each seed, the sum over elements of mix(bits + position * golden); uint32 scalars."""
-    if array.dtype == jnp.bool_:
-        words = array.astype(jnp.uint32)
-    else:  # one word of an element, or two
-        bits = jnp.dtype(f"uint{min(32, 8 * array.dtype.itemsize)}")
-        words = lax.bitcast_convert_type(array, bits).astype(jnp.uint32)
-    position, stride = jnp.uint32(0), 1
-    for axis in reversed(range(words.ndim)):
-        along = lax.broadcasted_iota(jnp.uint32, words.shape, axis)
-        position = position + along * np.uint32(stride % 2**32)
-        stride *= words.shape[axis]
-    numbered = words + position * np.uint32(_GOLDEN)
-    return tuple(jnp.sum(_mixed(numbered ^ np.uint32(seed)), dtype=jnp.uint32) for seed in _SEEDS)
-
-
-def _mixed(x: jax.Array) -> jax.Array:
-    """The finalizer of MurmurHash3, a bijection of uint32 that mixes all bits."""
-    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)
-
-
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _summary(error: BaseException) -> str:
-    """The type and the first line of an error's message; a file layer may append pages."""
-    return f"{type(error).__name__}: {abbreviated(str(error).strip().partition(chr(10))[0])}"
+def _digests(place: pathlib.Path) -> dict[str, str]:
+    """The SHA-256 of all files below a directory but the manifest, by path."""
+    digests = {}
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digests[path.relative_to(place).as_posix()] = digest
+    return digests

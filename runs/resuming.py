@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runs import cli, origins, processes, records
-from runs.checkpoints import Checkpoints
+from runs.checkpoints import Checkpoints, Incomplete
 from runs.records import Damaged, flat
 
 
@@ -25,16 +25,17 @@ def newest_usable(
     workdir: pathlib.Path, checkpoints: Checkpoints, like: Any, say: Callable[[str], None]
 ) -> tuple[int, Any, Any] | None:
     """The (step, arrays, value) of the newest checkpoint that is intact and whose records exist;
-    None if there are no checkpoints. Those that are not usable are moved to WORKDIR/damaged.
+    None if there is none, or only one whose process was killed while it saved. Those that are not
+    usable are moved to WORKDIR/damaged.
 
     Args:
         like: a pytree with the structure and sharding of the arrays.
         say: called with a line for each checkpoint that is moved.
 
     Raises:
-        NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
+        NothingToResume: there are others, but none is usable. Nothing is changed then.
     """
-    unusable, newest = dict[int, str](), None
+    unusable, newest = dict[int, Damaged](), None
     for step in checkpoints.steps():
         try:
             value = checkpoints.value(step)  # of all: Orbax reads their metadata when it saves
@@ -46,8 +47,8 @@ def newest_usable(
                     raise Damaged(why)
                 newest = step, checkpoints.restore(step, like), value
         except Damaged as error:
-            unusable[step] = str(error)
-    if newest is None and unusable:
+            unusable[step] = error
+    if newest is None and unusable and [*map(type, unusable.values())] != [Incomplete]:
         reasons = (f"checkpoint {step}: {why}" for step, why in unusable.items())
         raise NothingToResume(workdir, "; ".join(reasons))
     for step, why in unusable.items():

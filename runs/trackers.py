@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard, Weights & Biases, MLflow. Each follows one run; see tracking.Followers."""
+"""Trackers (TensorBoard, Weights & Biases, MLflow) and a profiler; see tracking.Followers."""
 
 import logging
 import os
@@ -190,3 +190,36 @@ TRACKERS: dict[str, tuple[type[Tracker], str]] = {
     "wandb": (WeightsAndBiases, "wandb"),
     "mlflow": (MLflow, "mlflow"),
 }
+
+
+class Profile:
+    """Traces the steps from `start` until `stop`, without it, into WORKDIR/profile, which
+    TensorBoard and Perfetto display.
+
+    The host's regions (read, decode, echo, augment, transfer, step, evaluate, save) are named in it
+    by `jax.profiler.TraceAnnotation`, which costs next to nothing while no trace is taken.
+    """
+
+    def __init__(self, workdir: pathlib.Path, start: int, stop: int, say: Callable[[str], None]):
+        self._directory, self._say = workdir / records.PROFILE, say
+        self._steps, self._tracing, self._traced = range(start, stop), False, False
+
+    def step(self, step: int) -> None:
+        import jax
+
+        if step in self._steps and not self._tracing:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # every call of Python would bury the named regions
+            jax.profiler.start_trace(self._directory, profiler_options=options)
+            self._tracing = self._traced = True
+        elif step not in self._steps and self._tracing:
+            self._tracing = False
+            jax.profiler.stop_trace()
+
+    def close(self) -> None:
+        self.step(self._steps.stop)
+        if not self._traced:
+            self._say(
+                f"warning: this launch trained none of the steps {self._steps.start}:"
+                f"{self._steps.stop} of --profile, so there is no trace"
+            )

@@ -12,7 +12,7 @@ from typing import Any
 from echo.threads import DaemonPool, done_within
 from runs import cli, records
 from runs.cli import InputError
-from runs.trackers import TRACKERS
+from runs.trackers import TRACKERS, Profile
 
 # How long the end of a run waits for a follower that does not answer.
 _SILENT_SECONDS = 300.0
@@ -152,7 +152,7 @@ class Followers:
         self,
         followers: Mapping[str, Any],
         say: Callable[[str], None],
-        profile: "Profile | None" = None,
+        profile: Profile | None = None,
     ):
         self._followers, self._say, self._profile = dict(followers), say, profile
         self._threads = {name: DaemonPool(1) for name in followers}
@@ -186,39 +186,6 @@ class Followers:
             self._followers[name] = None
             reason = records.plain(f"{type(error).__name__}: {error}")
             self._say(f"warning: {name} failed ({reason}); the run continues without it")
-
-
-class Profile:
-    """Traces the steps from `start` until `stop`, without it, into WORKDIR/profile, which
-    TensorBoard and Perfetto display.
-
-    The host's regions (read, decode, echo, augment, transfer, step, evaluate, save) are named in it
-    by `jax.profiler.TraceAnnotation`, which costs next to nothing while no trace is taken.
-    """
-
-    def __init__(self, workdir: pathlib.Path, start: int, stop: int, say: Callable[[str], None]):
-        self._directory, self._say = workdir / records.PROFILE, say
-        self._steps, self._tracing, self._traced = range(start, stop), False, False
-
-    def step(self, step: int) -> None:
-        import jax
-
-        if step in self._steps and not self._tracing:
-            options = jax.profiler.ProfileOptions()
-            options.python_tracer_level = 0  # every call of Python would bury the named regions
-            jax.profiler.start_trace(self._directory, profiler_options=options)
-            self._tracing = self._traced = True
-        elif step not in self._steps and self._tracing:
-            self._tracing = False
-            jax.profiler.stop_trace()
-
-    def close(self) -> None:
-        self.step(self._steps.stop)
-        if not self._traced:
-            self._say(
-                f"warning: this launch trained none of the steps {self._steps.start}:"
-                f"{self._steps.stop} of --profile, so there is no trace"
-            )
 
 
 class Recorder:

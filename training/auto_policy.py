@@ -29,6 +29,7 @@ from pipeline import accounting
 from pipeline.map_datasets import Batch
 from pipeline.streams import FixedPolicy, concatenate
 from runs import cli, processes, records
+from runs.exchange import Exchange
 
 # A step may end before it is expected to, so the input asks again after this share of the time
 # left, and not sooner than this: asking takes CPU time, which a step on the host needs.
@@ -63,7 +64,7 @@ class AutoPolicy(FixedPolicy):
             after which the input ends; None to decide.
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
             and returns those of all processes in the same order everywhere; see
-            runs.processes.Exchange.
+            runs.exchange.Exchange.
 
     Attributes:
         earlier: decisions by batch number, from 0, that are repeated.
@@ -189,7 +190,7 @@ def of_run(config: ConfigDict) -> AutoPolicy:
         InputError: config.echo.replay does not contain the decisions of such a run.
     """
     decisions = processes.decided_by_first(lambda: _read_replay(config))
-    return AutoPolicy(config, Pace(), decisions, processes.Exchange())
+    return AutoPolicy(config, Pace(), decisions, Exchange())
 
 
 def _read_replay(config: ConfigDict) -> list[list[int]] | None:

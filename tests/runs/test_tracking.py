@@ -13,8 +13,8 @@ import pytest
 
 import train
 from runs import cli, records, tracking
-from runs.trackers import TRACKERS, Tracker
-from runs.tracking import Followers, Profile
+from runs.trackers import TRACKERS, Profile, Tracker
+from runs.tracking import Followers
 from tests.helpers.runs import HANGS, echoing, mini, stop_at
 
 # Trackers call what their own dependencies deprecate.
