@@ -393,9 +393,7 @@ print("from", step)
 """
 
 
-def test_processes_take_the_checkpoint_that_is_whole(
-    two_processes, tmp_path
-):
+def test_processes_take_the_checkpoint_that_is_whole(two_processes, tmp_path):
     assert last_lines(two_processes(["-c", SAVE_AND_DAMAGE, str(tmp_path)])) == ["from 1"] * 2
     assert [path.name for path in (tmp_path / records.DAMAGED).iterdir()] == ["checkpoint_2"]
 
