@@ -1,1 +1,1 @@
-"""A run on disk and on the command line; imports nothing of the rest of the project."""
+"""A run on disk and on the command line: records, checkpoints, signals, progress, flags."""

@@ -243,18 +243,14 @@ def default_buffer(insertion: str, batch_size: int) -> int:
 
 def echo_label(insertion: str, factor: float, policy: str = "fixed") -> str:
     """A setting of the echo stage: 'before augmentation, e = 2', 'batch echoing, e ≤ 4'."""
-    if insertion == "none":
-        return INSERTIONS["none"]
-    return (
-        f"{INSERTIONS.get(insertion, insertion)}, e {'≤' if policy == 'auto' else '='} {factor:g}"
-    )
+    label, sign = INSERTIONS.get(insertion, insertion), "≤" if policy == "auto" else "="
+    return label if insertion == "none" else f"{label}, e {sign} {factor:g}"
 
 
 def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
     """The label of a planned condition: its echo setting, then each other field that it sets."""
-    echo = Condition.of("", overrides, config).label
-    others = {field: value for field, value in overrides.items() if field not in ECHO_SETTINGS}
-    return ", ".join([echo, *(setting_label(field, value) for field, value in others.items())])
+    others = (setting_label(*item) for item in overrides.items() if item[0] not in ECHO_SETTINGS)
+    return ", ".join([Condition.of("", overrides, config).label, *others])
 
 
 def setting_label(field: str, value: Any) -> str:

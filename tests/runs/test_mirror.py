@@ -198,9 +198,3 @@ def test_a_bucket_gets_the_run_without_its_old_checkpoints(scheme, tmp_path):
         with pytest.raises(cli.InputError, match="nowhere"):
             check(f"{scheme}://nowhere/runs/1", workdir)
         assert not files.exists("nowhere")
-
-
-@pytest.mark.parametrize("url", ["nowhere://x", "ftp://127.0.0.1:1/x", "memory://a::b", ""])
-def test_a_url_that_cannot_be_written_to_is_refused(url, tmp_path):
-    with pytest.raises(cli.InputError, match="--mirror"):
-        check(url, tmp_path)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import train
-from runs import cli, records, tracking
+from runs import records, tracking
 from runs.trackers import TRACKERS, Profile, Tracker
 from runs.tracking import Followers
 from tests.helpers.runs import HANGS, echoing, mini, stop_at
@@ -98,32 +98,6 @@ def test_a_slow_follower_holds_up_only_the_end_and_one_that_fails_is_left_out(fa
     assert follower.events == (names[: names.index(fails) + 1] if fails else names)
     assert len(said) == bool(fails)
     assert all("--tracker=x" in line and "\n" not in line for line in said)
-
-
-WRONG = {
-    "--tracker=tensorbord": "--tracker",
-    "--tracker=": "--tracker",
-    "--profile=5": "--profile",
-    "--profile=0:3": "--profile",
-    "--profile=3:3": "--profile",
-    "--mirror=nowhere://x": "--mirror",
-    "--mirror=ftp://me:word@127.0.0.1:1/x": "***@",
-    "--mirror={tmp}/run/copy": "--mirror",
-    "--mirror=": "--mirror",
-    "--workdir=s3://bucket/run": "s3://bucket/run",
-}
-
-
-@pytest.mark.parametrize("word", WRONG)
-def test_wrong_flags_are_one_sentence_and_write_nothing(word, tmp_path, capsys):
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
-    words.append(word.replace("{tmp}", str(tmp_path)))
-    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
-    error = capsys.readouterr().err
-    assert WRONG[word] in error
-    assert error.count("\n") == 1
-    assert "word" not in error
-    assert not [*tmp_path.iterdir()]
 
 
 # What the trackers hold after a run that was stopped and resumed, read by their own readers.
