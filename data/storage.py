@@ -122,7 +122,7 @@ class Tree:
         settings = {"files": list(map(str, paths)), "written": written(paths)}
         try:
             return json.loads(cached(self.cache(), "digests.json", settings, make))
-        except cli.InputError:  # data that cannot be written to are hashed each time
+        except (OSError, cli.InputError):  # data that cannot be written to are hashed each time
             return json.loads(make())
 
 
@@ -209,20 +209,20 @@ def cached(
         settings: everything that the content depends on.
 
     Raises:
-        InputError: the file is damaged, or the directory is not writable.
+        SourceError: the file is damaged.
+        OSError: the directory is not writable.
     """
     if directory is None:
         return make()
     hashed = fingerprint(json.dumps(settings, sort_keys=True).encode())
     file = pathlib.PurePath(name)
     path = directory / f"{file.stem}-{hashed}{file.suffix}"
-    with cli.writing_to(directory):
-        if not path.exists():
-            content = make()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            checksum = hashlib.sha256(content).hexdigest().encode()
-            records.write_bytes(path, checksum + b"\n" + content)
-        checksum, _, content = path.read_bytes().partition(b"\n")
+    if not path.exists():
+        content = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checksum = hashlib.sha256(content).hexdigest().encode()
+        records.write_bytes(path, checksum + b"\n" + content)
+    checksum, _, content = path.read_bytes().partition(b"\n")
     if hashlib.sha256(content).hexdigest().encode() != checksum:
         raise SourceError(f"{path} is damaged; delete it, and it is made again from the data set")
     return content
