@@ -12,9 +12,7 @@ import functools
 import importlib.util
 import pathlib
 
-import cv2
 import numpy as np
-import simplejpeg
 
 from data import python_text, scenes
 from data.sources import ArraySource, DatasetInfo, Source, SourceError, check_split, fingerprint
@@ -93,6 +91,9 @@ def _jpegs() -> tuple[np.ndarray, str]:
 
 def _jpeg(image_HxWx1: np.ndarray, rng: np.random.Generator) -> bytes:
     """An RGB JPEG of a uint8 image, stretched bilinearly to a random size."""
+    import cv2  # which the other data sets do not need
+    import simplejpeg
+
     side = rng.uniform(*_JPEG_SIDES)
     stretch = np.sqrt(np.exp(rng.uniform(*np.log(_JPEG_ASPECTS))))
     width_height = round(side * stretch), round(side / stretch)

@@ -109,18 +109,17 @@ class SmallImageClassification(Classification):
         """Decodes records to image uint8 [n, H, W, C] and label int32 [n]."""
         images = [field(record, "image") for record in records]
         if not all(isinstance(image, np.ndarray) for image in images):
-            from workloads import decoding
+            from workloads import decoding  # whose libraries arrays do not need
 
             options = {"channels": self.image_shape[-1], "max_pixels": self.max_pixels}
             images = [decoding.decode(image, **options) for image in images]
         for image in images:
-            if image.shape != self.image_shape or image.dtype != np.uint8:
+            if (image.dtype, image.shape) != (np.uint8, self.image_shape):
                 raise ValueError(
-                    f"an image {image.dtype} {image.shape}; those of the data set are uint8 "
+                    f"an image {image.dtype} {image.shape}; the data set's are uint8 "
                     f"{self.image_shape}"
                 )
-        labels_n = labels(records, self.num_classes)
-        return {"image": np.stack(images), "label": labels_n}
+        return {"image": np.stack(images), "label": labels(records, self.num_classes)}
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
         """Pads with zeros, crops at random, and mirrors at random; image uint8 [B, H, W, C]."""
