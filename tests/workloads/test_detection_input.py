@@ -12,11 +12,8 @@ from configs import imagenet
 from data import splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
-from runs import cli
 from tests.helpers import tfds_data
 from tests.helpers.detection import GRAY, jpeg, mini, record, workload
-from training import experiment
-from training.experiment import make_experiment
 from workloads.detection import windows
 
 
@@ -109,15 +106,6 @@ def test_a_record_that_cannot_be_used_is_named(bad, named):
     examples = map_datasets.Examples(source, 0, order, lambda given, *_: detection.decode(given))
     with pytest.raises(RecordError, match=f"record 2 .*'image/id': 7.*{named}"):
         examples.stacked_items(range(3))
-
-
-def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
-    source, info = splits.open_source("digit_scenes", "validation")
-    broken = [*source.__getitems__(range(4)), record(image=b"no image")]
-
-    monkeypatch.setattr(experiment, "open_splits", lambda *_: (source, Records(broken), info))
-    with pytest.raises(cli.InputError, match=r"record 4 .*'image/id': 7"):
-        make_experiment(mini(augment_on="device"))
 
 
 def test_the_classes_of_an_image_are_not_those_of_its_objects(tmp_path):

@@ -10,12 +10,10 @@ import pytest
 from scipy import stats
 
 from configs import imagenet
-from data import sources, splits
-from data.sources import RecordError
+from data import splits
 from models.resnet import STAGES, BasicBlock
 from pipeline import build, map_datasets
 from tests.helpers.runs import SHRUNK, batches_of, echoing, shrunk
-from training import experiment
 from training.experiment import make_experiment
 from workloads import color, crops, decoding, large_images
 
@@ -32,7 +30,6 @@ SMALL = SHRUNK | {
     "checkpoint_every_fresh_examples": 96,
     "log_every_steps": 1,
 }
-INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
 
 
 @pytest.fixture(autouse=True)
@@ -214,20 +211,6 @@ def test_a_subclass_with_its_own_augmentation_is_not_cropped_by_its_parents_on_t
         for workload in (plain, inverted)
     ]
     np.testing.assert_allclose(images[0] + images[1], 255, atol=1)
-
-
-@pytest.mark.parametrize("insertion", INSERTIONS)
-def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
-    source, info = splits.open_source("digits_jpeg", "train")
-    raw = [source[i] for i in range(64)]
-    raw[40] = raw[40] | {"image": raw[40]["image"][:-40]}
-    columns = {name: np.asarray([r[name] for r in raw], object) for name in ("image", "label")}
-    broken = sources.ArraySource(**columns), info
-    monkeypatch.setattr(splits, "open_source", lambda *_, **__: broken)
-    monkeypatch.setattr(experiment, "evaluation_batches", lambda *_: [])
-    config = mini(**echoing(insertion, 8), budget__fresh_examples=64)
-    with pytest.raises(RecordError, match=r"record 40 .*label"):
-        batches_of(config)
 
 
 # --- color
