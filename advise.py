@@ -203,7 +203,7 @@ def main(argv: Sequence[str]) -> int:
     log.handlers, log.propagate = [logging.StreamHandler()], False
     log.setLevel(logging.INFO)
     advice = advise(config, arguments.seconds)
-    write("\n\n".join(map(str, (advice, *settings(config, advice)))))
+    write("\n\n".join([str(advice), *settings(config, advice), advice.tables]))
     return cli.OK
 
 

@@ -3,16 +3,23 @@
     python -m benchmarks.stage --out=results/stage.md      about 10 minutes
     python -m benchmarks.stage --quick                     a smoke run of seconds
     python -m benchmarks.stage --processor-time            on a machine that is busy
+    python -m benchmarks.stage --loop                      echo.auto and echo.watch, 3 minutes
 
 Every side repeats items e times, mixes the copies in a shuffle buffer, and returns batches of 128.
 Two paths are measured: the stage alone, fed with chunks of consecutive items, beside the copying
 that it cannot avoid; and the whole path, endless reshuffled epochs over items in memory, where
 echo, Grain, and tf.data all read item by item. Rounds of the sides are interleaved.
+
+With `--loop`, loaders sleep R times as long per batch as the loop's step does. `echo.auto` is
+compared with the loader alone, in steps per second from the first batch on; and `echo.watch`, while
+two processes keep the cores busy, with the times that loader and step really took.
 """
 
+import concurrent.futures
 import dataclasses
 import importlib.util
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -243,6 +250,108 @@ def speed_table(by_factor: dict[int, common.Spreads]) -> str:
     return common.markdown_table(header, rows)
 
 
+LOOP_STEP, LOOP_RATIOS, LOOP_BATCHES = 0.02, (2, 4, 8), 50
+WATCH_RUNS = 20
+
+
+class SleepingBatches:
+    """Batches by index, each of which takes so many seconds."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return LOOP_BATCHES
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        time.sleep(self.seconds)
+        return np.full((32, 4), index)
+
+
+def sleeping_loaders(seconds: float) -> dict[str, Any]:
+    """Loaders that deliver a batch in so many seconds."""
+    batches = SleepingBatches(seconds)
+    one_thread = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+    loaders: dict[str, Any] = {
+        "generator": (batches[i] for i in range(LOOP_BATCHES)),
+        "Grain": grain.MapDataset.range(LOOP_BATCHES)
+        .map(batches.__getitem__)
+        .to_iter_dataset(one_thread),
+    }
+    if importlib.util.find_spec("torch"):
+        import torch  # pyright: ignore[reportMissingImports]
+
+        for workers in (0, 2):
+            loaders[f"PyTorch, {workers} workers"] = torch.utils.data.DataLoader(
+                SleepingBatches(seconds * max(1, workers)), batch_size=None, num_workers=workers
+            )
+    return loaders
+
+
+def pace(batches: Any) -> tuple[float, float]:
+    """Steps per second from the first batch on, and the share of the time that the loop waited."""
+    iterator, waited, steps = iter(batches), 0.0, 0
+    next(iterator)
+    start = before = time.perf_counter()
+    for _ in iterator:
+        waited += time.perf_counter() - before
+        time.sleep(LOOP_STEP)
+        steps, before = steps + 1, time.perf_counter()
+    return steps / (before - start), waited / (before - start)
+
+
+def watched_error(ratio: float) -> float:
+    """What `echo.watch` says of R, relative to the times that were taken."""
+    took: dict[str, float] = {"loader": 0.0, "step": 0.0}
+
+    def sleep(name: str, seconds: float) -> None:
+        start = time.perf_counter()
+        time.sleep(seconds)
+        took[name] += time.perf_counter() - start
+
+    def loader() -> Iterator[np.ndarray]:
+        for number in range(4 * LOOP_BATCHES):
+            sleep("loader", ratio * LOOP_STEP)
+            yield np.full((32, 4), number)
+
+    watched, steps = echo.watch(loader(), replay=16), 0
+    for _ in watched:
+        sleep("step", LOOP_STEP)
+        steps += 1
+    truth = (took["loader"] / (4 * LOOP_BATCHES)) / (took["step"] / steps)
+    return float(np.mean(watched.report.ratio)) / truth - 1
+
+
+def loop_report() -> str:
+    rows = []
+    for ratio in LOOP_RATIOS:
+        bare = {name: pace(it)[0] for name, it in sleeping_loaders(ratio * LOOP_STEP).items()}
+        for name, loader in sleeping_loaders(ratio * LOOP_STEP).items():
+            auto, waited = pace(echo.auto(loader))
+            shares = f"{auto / bare[name] / ratio:.2f}", f"{waited:.1%}"
+            rows.append([str(ratio), name, f"{bare[name]:.1f}", f"{auto:.1f}", *shares])
+            common.progress(" ".join(rows[-1]))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        ratios = [LOOP_RATIOS[run % len(LOOP_RATIOS)] for run in range(WATCH_RUNS)]
+        with concurrent.futures.ThreadPoolExecutor(WATCH_RUNS) as pool:
+            errors = np.abs(list(pool.map(watched_error, ratios)))
+    finally:
+        for process in busy:
+            process.kill()
+    header = ["R", "loader", "steps/s alone", "with `auto`", "gain / R", "`auto` waits"]
+    return "\n\n".join(
+        [
+            "## A loop around a loader that sleeps",
+            f"Measured by `python -m benchmarks.stage --loop`. A step sleeps for "
+            f"{LOOP_STEP * 1e3:.0f} ms. {common.machine(['grain', 'torch'])}",
+            common.markdown_table(header, rows),
+            f"R of `watch(replay=16)` is within 10% in {np.sum(errors < 0.1)} of {WATCH_RUNS} runs "
+            f"beside two busy processes; the largest error is {errors.max():.0%}.",
+        ]
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
     rounds, seconds = "number of rounds", "seconds per side and round"
     parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, rounds=rounds, seconds=seconds)
@@ -250,7 +359,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--processor-time", action="store_true", help="count processor seconds of all threads"
     )
+    parser.add_argument("--loop", action="store_true", help="echo.auto and echo.watch instead")
     options = parser.parse_args(argv)
+    if options.loop:
+        common.publish(loop_report(), options.out)
+        return
     plan = common.plan(options, Plan(), QUICK)
     clock = time.process_time if options.processor_time else time.perf_counter
     parts = [

@@ -8,7 +8,7 @@ free. `Timing` adds what happens around this on one machine:
 * the host stages after it run at every step, on the one thread that prepares batches;
 * whatever follows batching (the transfer) overlaps with the step;
 * the CPU time of all of these, and of a step that runs on the same cores, adds up and is
-  shared by `cores` cores. Concurrent execution makes fewer of them useful (`under_contention`).
+  shared by `cores` cores.
 
 The slowest of these sets the pace. Without workers (`workers=0`, PyTorch's default), one thread
 runs everything in turn, so all times of a step add up.
@@ -56,8 +56,7 @@ class Timing:
         batch_size: examples per step.
         workers: threads or processes that run the stages before the echo stage; 0 if the thread of
             the step runs them, in turn with it.
-        cores: processor cores that all of it shares; fractional if other processes use some too, or
-            if concurrent execution slows the work down.
+        cores: processor cores that all of it shares; fractional if other processes use some too.
     """
 
     stages: tuple[StageTime, ...]
@@ -112,27 +111,6 @@ class Timing:
 
         stages, transfers, (step,) = map(change, (self.stages, self.transfers, [self.step]))
         return dataclasses.replace(self, stages=stages, transfers=transfers, step=step)
-
-    def under_contention(self, used: float, useful: float) -> "Timing":
-        """This timing with the cores that are left when everything runs at once.
-
-        Run concurrently, the same work takes more CPU time (caches, memory, hardware threads of one
-        core), and threads that share a task wait for each other. Both losses are subtracted from
-        the cores: CPU time beyond what the work takes alone, and time that the two sides would use,
-        but do not get. Unlike a ratio, a difference leaves idle cores as they are.
-
-        Args:
-            used: processor seconds per second while all stages and the step run at full speed.
-            useful: processor seconds per second that the same calls take alone.
-        """
-        serial = (*self.transfers, self.step)  # one thread runs these in turn
-        downstream = _cpu(serial) / sum(part.seconds for part in serial)
-        wanted = min(self.cores, max(used, self.upstream_cores() + downstream))
-        return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - useful))
-
-    def upstream_cores(self) -> float:
-        """Processor seconds per second that all host stages take, run ahead at full speed."""
-        return _cpu(self.stages) / self._ahead_seconds(self.stages)
 
     def _ahead_seconds(self, stages: tuple[StageTime, ...]) -> float:
         """Seconds per fresh example of stages that the workers run ahead, or run in turn."""

@@ -2,13 +2,11 @@
 
 import copy
 import hashlib
-import itertools
-import operator
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -30,23 +28,23 @@ class Call(NamedTuple):
     Attributes:
         inputs: arguments without end.
         examples: examples per call.
-        cpu_seconds: processor seconds of a call that has the machine to itself.
     """
 
     name: str
     function: Callable[[Any], Any]
     inputs: Iterator[Any]
     examples: int
-    cpu_seconds: float = 0.0
 
     def once(self, lock: threading.Lock) -> Any:
-        """The result, once it is computed: JAX returns arrays before they are."""
+        """The result, once it is computed: JAX and CUDA return before it is."""
         with lock:
             item = next(self.inputs)
         try:
             result = self.function(item)
             if jax := sys.modules.get("jax"):
                 jax.block_until_ready(result)
+            if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+                torch.cuda.synchronize()
             return result
         except Exception as error:
             error.add_note(
@@ -81,10 +79,7 @@ def stage_time(
     # are made by two threads first, and by more only if that gains.
     is_slow = by_count[1] > share
     for count in [2] * (is_slow and counts != [] and counts[0] > 2) + counts:
-        start = time.perf_counter()
-        _, calls_by_thread = at_once([call], count, share)
-        ends = [end for calls in calls_by_thread for end, _ in calls]
-        by_count[count] = (max(ends) - start) / len(ends)
+        by_count[count] = seconds_at_once(call, count, share)
         if is_slow and by_count[count] * _WORTH_MORE_THREADS > by_count[1]:
             break
     limit = min(wall for count, wall in by_count.items() if count <= max(1, workers))
@@ -114,6 +109,23 @@ def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tu
     return results[min(warm_up, len(results) - 2) :]
 
 
+def seconds_at_once(call: Call, threads: int, seconds: float) -> float:
+    """Seconds per call with so many threads, which call for `seconds` and at least once each."""
+    lock, begun, start = threading.Lock(), threading.Barrier(threads), time.perf_counter()
+
+    def run(_: int) -> tuple[int, float]:
+        begun.wait()  # or a thread could take the turn of another one, too
+        count = 0
+        while not count or time.perf_counter() < start + seconds:
+            call.once(lock)
+            count += 1
+        return count, time.perf_counter()
+
+    with ThreadPoolExecutor(threads) as pool:
+        counts, ends = zip(*pool.map(run, range(threads)), strict=True)
+    return (max(ends) - start) / sum(counts)
+
+
 def available_cores(seconds: float) -> float:
     """Measures how many processor cores this process gets if it uses all. A quota or other
     processes make that fewer than the machine has; it is at least 1."""
@@ -128,52 +140,6 @@ def available_cores(seconds: float) -> float:
         pool.map(burn, range(count))
     used = (time.process_time() - cpu) / (time.perf_counter() - start)
     return min(max(used, 1.0), float(count))
-
-
-def contention(
-    ahead: Sequence[Call], behind: Sequence[Call], workers: int, seconds: float
-) -> tuple[float, float]:
-    """Measures (used, useful) for Timing.under_contention, while everything runs at full speed:
-    `ahead` on each of `workers` threads, `behind` on this one."""
-    start = time.perf_counter()
-    used, calls_by_thread = at_once(ahead, workers, seconds, behind)
-    alone = [sum(call.cpu_seconds for _, call in calls) for calls in calls_by_thread]
-    elapsed = [calls[-1][0] - start for calls in calls_by_thread]
-    return used, sum(map(operator.truediv, alone, elapsed))
-
-
-def at_once(
-    ahead: Sequence[Call], workers: int, seconds: float, behind: Sequence[Call] = ()
-) -> tuple[float, list[list[tuple[float, Call]]]]:
-    """Calls the stages `ahead` on `workers` threads, and those `behind` on this one, for so many
-    seconds and at least once; each thread in turn, in proportion to the examples per call.
-
-    Returns the processor seconds per second until this thread is done, and the (end, call) of each
-    call by thread.
-    """
-    lock, start, cpu = threading.Lock(), time.perf_counter(), time.process_time()
-    done = [[] for _ in range(workers + bool(behind))]
-    begun = threading.Barrier(len(done))  # or a thread could take the turn of another one, too
-
-    def run(number: int) -> None:
-        begun.wait()
-        calls = ahead if number < workers else behind
-        for turn in itertools.count():
-            for call in calls:
-                if done[number] and time.perf_counter() > start + seconds:
-                    return
-                if turn % (call.examples // calls[0].examples) == 0:
-                    call.once(lock)
-                    done[number].append((time.perf_counter(), call))
-
-    with ThreadPoolExecutor(workers) as pool:
-        threads = [pool.submit(run, number) for number in range(workers)]
-        if behind:
-            run(workers)
-        used = (time.process_time() - cpu) / (time.perf_counter() - start)
-    for thread in threads:
-        thread.result()
-    return used, done
 
 
 def renewed(item: Any) -> Any:

@@ -1,47 +1,40 @@
 """Whether, where, and how much to echo: measures a pipeline, predicts, and recommends."""
 
-import contextlib
-import copy
 import dataclasses
 import itertools
 import logging
 import math
-import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from echo import spec
+from echo.advice.inputs import BATCH, Stage, on_a_copy, opened
 from echo.advice.model import Timing
-from echo.advice.profile import Call, available_cores, contention, renewed, stage_time
+from echo.advice.profile import Call, available_cores, renewed, stage_time
 from echo.spec import EchoSpecError
 from echo.stores import nbytes
 
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 
-# Predictions closer than this count as equal: on shared cores they are 1 to 14% off
-# (docs/advice.md).
+# Predictions closer than this count as equal (docs/advice.md says how far off they are).
 TOLERANCE = 0.1
 
 SPREAD = 1.5  # rounds of a stage on a quiet machine differ by less than this factor
-
-# A step with more CPU time per second of its own computes on the host; an input with less than the
-# second number waits for something else.
-_HOST_STEP_CORES, _WAITING_CORES = 0.5, 0.1
+_HOST_STEP_CORES = 0.5  # CPU time per second above which a step computes on the host
 
 _NUM_INPUTS = 8  # outputs of a stage that serve as inputs for measuring the next one
 _MORE_WORKERS = 4  # workers to consider, as a multiple of those that the loader has
-_MAX_WORKERS, _MAX_SECONDS, _MAX_INDICES = 1024, 3600, 10_000
-_BATCH = "batch"  # the stage that takes a list of items
+_MAX_WORKERS, _MAX_SECONDS = 1024, 3600
 _COLUMNS = 80  # of a terminal
 
-# The sentences of a report, in this order.
+# The sentences of the answer, in this order.
+_UNSTABLE = "Unstable: {part} took {low} to {high} per example. Measure again on a quiet machine."
 _WORKERS = "First use {new} workers, not {old}: {gain} of now, with every example fresh. Then:"
 _VERDICTS = {
-    "echo": "Echo {place}, factor {factor:g}: {gain} without echoing (R = {ratio:.2f}).",
-    "overlap": "Do not echo: the stages {place} on a thread of their own give {gain} of now.",
-    "no gain": "Do not echo: nothing gains 10% (R = {ratio:.2f}).",
+    "echo": "Echo {place}, factor {factor:g}: {gain} without echoing (R = {ratio:.2f}, workers: "
+    "{workers}).",
+    "none": "Do not echo: repeats gain less than 10% (R = {ratio:.2f}, workers: {workers}).",
 }
 _CAUSES = {
     "input": "The input is the bottleneck, above all {slowest} ({seconds} per example).",
@@ -61,11 +54,8 @@ _WORTH = (
     "needed {}, {}, and {} of the fresh examples."
 ).format(*(f"{low:g} to {high:g}" for low, high in FRESH_SHARES.values()))
 _CONTENDED = "The step computes on the input's cores: steps per second may be a third off."
-_UNSTABLE = "Unstable: {part} took {low} to {high} per example. Measure again on a quiet machine."
 
 _log = logging.getLogger("echo.advice")
-
-Stage = tuple[str, Callable[[Any], Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +79,8 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """A measurement, the predictions, and a recommendation; str(advice) is a report.
+    """A recommendation, the measurement, and the predictions; str(advice) is the answer, in at most
+    twelve lines.
 
     Attributes:
         measured: the measured costs.
@@ -99,7 +90,7 @@ class Advice:
             gain at least TOLERANCE.
         movable: the stage that could move to the accelerator instead of echoing after it, or None.
         reason: the recommendation in words.
-        warning: that timings vary so much that the recommendation could change, or ''.
+        warning: what makes it doubtful, or ''.
     """
 
     measured: Timing
@@ -116,6 +107,11 @@ class Advice:
         return self.timing.workers
 
     def __str__(self) -> str:
+        return "\n".join(textwrap.fill(t, _COLUMNS) for t in (self.warning, self.reason) if t)
+
+    @property
+    def tables(self) -> str:
+        """The measured times, the predictions, and the memory of the buffer."""
         measured = self.measured
         at_once = f"{max(1, measured.workers)} at once"
         times = [["stage", "alone", "fastest", "slowest", "processor", at_once]]
@@ -127,17 +123,18 @@ class Advice:
             cells = map(rate, point.step_seconds.values())
             rates.append([point.name, f"{point.ratio:.2f}", *cells])
         sizes = [f"{p.buffer_bytes / 1e6:,.2f} MB {_spaced(p.name)}" for p in self.points]
-        texts = [f"The shuffle buffer takes up to {', '.join(sizes)}.", self.warning, self.reason]
+        memory = textwrap.fill(f"The shuffle buffer takes up to {', '.join(sizes)}.", _COLUMNS)
         predicted = f"predicted steps per second by echo factor e, workers: {self.workers}"
-        tables = _table("seconds per example (median of rounds)", times), _table(predicted, rates)
-        return "\n\n".join([*tables, *(textwrap.fill(t, _COLUMNS) for t in texts if t)])
+        title = "seconds per example (median of rounds)"
+        return "\n\n".join([_table(title, times), _table(predicted, rates), memory])
 
 
 def advise(
     stages: Sequence[Stage] | Iterable[Any],
-    step_fn: Callable[[Any], Any],
+    step_fn: Callable[..., Any],
     *,
-    batch_size: int,
+    model: Any = None,
+    batch_size: int = 0,
     examples_per_call: int = 1,
     insertions: Mapping[str, str] | None = None,
     factors: Iterable[float] = FACTORS,
@@ -150,19 +147,19 @@ def advise(
 ) -> Advice:
     """Measures a pipeline and a step, and recommends whether, where, and how much to echo.
 
-    The step really runs, over and over for a few seconds, mostly on the same few batches. If it
-    trains a model, give one that works on a copy of the model and the optimizer, or reload both.
+    The step runs for a few seconds, mostly on the same few batches. With `model`, what it trains is
+    a copy; otherwise what it changes stays changed.
 
     Args:
-        stages: (name, function) pairs in order, called from several threads. The first function
-            takes the number of the call (0, 1, ...), each other one the result of the one before.
-            `batch` takes a list of items; if no stage has this name, all take batches. The stages
-            after it transfer a batch. Alternatively, a PyTorch DataLoader over a data set that
-            reads examples by index, or any other iterable of batches, which allows only R after
-            batching and is assumed to be read ahead.
-        step_fn: takes the result of the last stage; waits for its own result, or returns JAX
-            arrays. What it changes stays changed.
-        batch_size: examples per step.
+        stages: a PyTorch DataLoader; a data set of PyTorch; any other iterable of batches, which
+            allows only R after batching and is assumed to be read ahead. Or (name, function) pairs
+            in order, called from several threads: the first function takes the number of the call
+            (0, 1, ...), each other one the result of the one before; `batch` takes a list of items,
+            and if no stage has this name, all take batches. The stages after it transfer a batch.
+        step_fn: takes a batch, or with `model` a copy of that and a batch.
+        model: what the step trains, such as (network, optimizer) of PyTorch, or a pytree of JAX
+            arrays, whose successor the step returns, alone or first in a tuple.
+        batch_size: examples per step; 0 = that of the loader, or of its first batch.
         examples_per_call: examples in one call of the stages before batching.
         insertions: name of an insertion point -> the stage before it. By default after every stage
             up to batching.
@@ -172,8 +169,7 @@ def advise(
             none, its reading and the step take turns), otherwise as many as cores.
         max_workers: the maximum number of workers to recommend; 0 = four times as many as run, and
             4 for a DataLoader without any. Additional workers are measured as threads.
-        cores: processor cores; 0 = measured, less what is lost to contention between stages and
-            step.
+        cores: processor cores; 0 = measured.
         seconds: how long to measure each stage, approximately, at most an hour. A call that takes
             longer is made a few times only.
         stored: the part of an item that an echo stage would store.
@@ -181,7 +177,6 @@ def advise(
     Raises:
         EchoSpecError: a value that is not allowed, or that does not match the stages.
     """
-    batch_size = spec.checked_integer("batch_size", batch_size, 1, spec.MAX_BATCH)
     examples = spec.checked_integer("examples_per_call", examples_per_call, 1, spec.MAX_BATCH)
     shuffle_buffer = spec.checked_integer("shuffle_buffer", shuffle_buffer, 0, spec.MAX_BUFFER)
     workers = spec.checked_integer("workers", workers, 0, _MAX_WORKERS)
@@ -190,16 +185,15 @@ def advise(
     seconds = spec.checked_number("seconds", seconds, 1e-6, _MAX_SECONDS)
     factors = [spec.checked_number("factors", e, 1, spec.MAX_FACTOR) for e in factors]
     factors = factors if 1 in factors else [1, *factors]
-    pairs = stages if _is_stages(stages) else loader_stages(stages, batch_size)
-    # Of a DataLoader. Without workers, it reads a batch when the step asks for it.
-    loader_workers = getattr(stages, "num_workers", None)
+    source = opened(stages, batch_size)
+    pairs, batch_size = source.stages, source.batch_size
     if pairs is None:
-        batches = _batches(stages)
-        pairs = [("input", lambda _: next(batches))]
-        workers, max_workers, insertions = int(loader_workers != 0), 1, {"after batching": "input"}
+        pairs = [("input", lambda _: next(source.batches))]
+        workers, max_workers = int(source.workers != 0), 1
+        insertions = {"after batching": "input"}
     names = [name for name, _ in pairs]
-    host = names[: names.index(_BATCH) + 1] if _BATCH in names else names
-    examples = examples if _BATCH in names else batch_size
+    host = names[: names.index(BATCH) + 1] if BATCH in names else names
+    examples = examples if BATCH in names else batch_size
     insertions = insertions or {f"after {name}": name for name in host}
     if len(set(names)) < len(names):
         raise EchoSpecError("stages", names, "a different name for each")
@@ -208,36 +202,31 @@ def advise(
     if not {*insertions.values()} <= {*host}:
         raise EchoSpecError("insertions", insertions, f"stages: {', '.join(host)}")
 
-    own_cores = cores or available_cores(seconds / 2)
-    workers = workers or loader_workers or math.ceil(own_cores) * (loader_workers is None)
+    cores = cores or available_cores(seconds / 2)
+    workers = workers or source.workers or math.ceil(cores) * (source.workers is None)
     threads = max(1, workers)  # that measure
     max_workers = max_workers or min(_MORE_WORKERS * threads, _MAX_WORKERS)
-    calls, times, memory = [], [], {}
+    times, memory = [], {}
     results: Iterator[Any] = itertools.count()
     for name, function in pairs:
         inputs, most = map(renewed, results), max_workers if name in host else 0
-        if name == _BATCH:
+        if name == BATCH:
             inputs, examples = _grouped(inputs, batch_size // examples), batch_size
         _log.info("measuring %s", name)
         call = Call(name, function, inputs, examples)
         cost, outputs = stage_time(call, seconds, threads, most, _NUM_INPUTS)
         times.append(cost)
-        calls.append(call._replace(cpu_seconds=examples * cost.cpu_seconds))
         if name in host:
             memory[name] = nbytes(stored(outputs[0])) // examples * shuffle_buffer
         results = itertools.cycle(outputs)
     _log.info("measuring the step")
-    call = Call("step", step_fn, map(renewed, results), batch_size)
-    step, _ = stage_time(call, seconds)
-    calls.append(call._replace(cpu_seconds=batch_size * step.cpu_seconds))
+    step_fn = step_fn if model is None else on_a_copy(step_fn, model)
+    step, _ = stage_time(Call("step", step_fn, map(renewed, results), batch_size), seconds)
     n = len(host)
-    timing = Timing(tuple(times[:n]), tuple(times[n:]), step, batch_size, workers, own_cores)
-    longest = max(c.examples * t.seconds for c, t in zip(calls, timing.stages, strict=False))
-    # An input that waits for long calls loses no cores, and measuring that would take long.
-    if not cores and (longest <= seconds or timing.upstream_cores() >= _WAITING_CORES):
-        _log.info("measuring stages and step at once")
-        timing = timing.under_contention(*contention(calls[:n], calls[n:], threads, seconds))
-    return conclude(timing, insertions, memory, factors, max_workers)
+    timing = Timing(tuple(times[:n]), tuple(times[n:]), step, batch_size, workers, cores)
+    advice = conclude(timing, insertions, memory, factors, max_workers)
+    doubts = " ".join(filter(None, (source.hint, advice.warning)))
+    return dataclasses.replace(advice, warning=doubts)
 
 
 def conclude(
@@ -273,11 +262,11 @@ def conclude(
         gain = _gain(measured, timing.baseline_seconds())
         texts.insert(0, _WORKERS.format(new=timing.workers, old=measured.workers, gain=gain))
     if factor > 1:
-        if {stage.name for stage in timing.stages[point.count :]} <= {_BATCH}:
+        if {stage.name for stage in timing.stages[point.count :]} <= {BATCH}:
             texts.append(_IDENTICAL)
             earlier = [other.count for other in points if other.count < point.count]
             between = timing.stages[max(earlier, default=point.count) : point.count]
-            transforms = [stage for stage in between if stage.name != _BATCH]
+            transforms = [stage for stage in between if stage.name != BATCH]
             movable = max(transforms, key=lambda stage: stage.limit, default=None)
         if movable:
             fresh = rate(timing.changed(movable, 0).baseline_seconds())
@@ -328,23 +317,23 @@ def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[Point, float]
 
 def _verdict(timing: Timing, point: Point, factor: float) -> str:
     """What to do, and what limits the pace without echoing."""
-    count, before, after = len(timing.stages), timing.baseline_seconds(), point.step_seconds[factor]
+    count, before = len(timing.stages), timing.baseline_seconds()
     upstream, downstream = timing.upstream_seconds(count), timing.downstream_seconds(count)
     transfer = max((part.seconds for part in timing.transfers), default=0.0)
     slowest = max(timing.stages, key=lambda stage: stage.seconds)
-    no_echo = "overlap" if before > after * (1 + TOLERANCE) else "no gain"
-    cause = "cores"
     if before <= downstream * (1 + TOLERANCE):
         is_slow = timing.batch_size * transfer * (1 + TOLERANCE) >= downstream
         slower = transfer > timing.step.seconds * (1 + TOLERANCE)
         cause = "transfer" if is_slow and slower else "step"
-    elif before <= upstream * (1 + TOLERANCE) or not timing.workers:
-        cause = "input"
-    return f"{_VERDICTS['echo' if factor > 1 else no_echo]} {_CAUSES[cause]}".format(
+    else:
+        waits = before <= upstream * (1 + TOLERANCE) or not timing.workers
+        cause = "input" if waits else "cores"
+    return f"{_VERDICTS['echo' if factor > 1 else 'none']} {_CAUSES[cause]}".format(
         place=_spaced(point.name),
         factor=factor,
-        gain=_gain(timing, after),
+        gain=_gain(timing, point.step_seconds[factor]),
         ratio=point.ratio if factor > 1 else timing.ratio(count),
+        workers=timing.workers,
         slowest=_spaced(slowest.name),
         seconds=time_text(slowest.seconds),
         step=time_text(downstream),
@@ -363,75 +352,8 @@ def _with_enough_workers(timing: Timing, most: int) -> Timing:
     best = timing.with_workers(most).baseline_seconds()
     if best * (1 + TOLERANCE) > timing.baseline_seconds():
         return timing
-    options = (timing.with_workers(n) for n in range(timing.workers + 1, most + 1))
+    options = map(timing.with_workers, range(timing.workers + 1, most + 1))
     return next(t for t in options if t.baseline_seconds() <= best * (1 + TOLERANCE / 2))
-
-
-def loader_stages(loader: Any, batch_size: int) -> list[Stage] | None:
-    """The stages of a PyTorch DataLoader over a data set that reads single examples by the indices
-    of its sampler; None for all else, as of a data set that reads batches (`__getitems__`).
-
-    The `transform` of a data set becomes a stage of its own if the data set applies it to the first
-    element of its (image, label) pairs, as those of torchvision do.
-    """
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is None or not isinstance(loader, torch_data.DataLoader):
-        return None
-    if loader.batch_size not in (None, batch_size):
-        raise EchoSpecError("batch_size", batch_size, f"that of the loader, {loader.batch_size}")
-    dataset = whole = loader.dataset
-    while isinstance(whole, torch_data.Subset):
-        whole = whole.dataset
-    is_iterable = isinstance(dataset, torch_data.IterableDataset)
-    if is_iterable or hasattr(whole, "__getitems__") or loader.batch_size is None:
-        return None
-    indices = list(itertools.islice(loader.sampler, _MAX_INDICES))
-    if not indices:
-        raise ValueError("stages is a DataLoader over a data set without examples; give some")
-    changes: list[Stage] = []
-    if callable(transform := getattr(dataset, "transform", None)):
-        seen, untransformed = [], copy.copy(dataset)
-        untransformed.transform = lambda image: seen.append(image) or image
-        with contextlib.suppress(Exception):  # a damaged example fails where it is read
-            pair = untransformed[indices[0]]
-            if isinstance(pair, tuple) and len(seen) == 1 and pair[0] is seen[0]:
-                changes = [("transform", lambda pair: (transform(pair[0]), *pair[1:]))]
-                dataset = untransformed
-        untransformed.transform = lambda image: image
-    read = ("read", lambda call: dataset[indices[call % len(indices)]])
-    return [read, *changes, (_BATCH, loader.collate_fn)]
-
-
-def _is_stages(stages: Any) -> bool:
-    """Whether these are (name, function) pairs; a list of batches may contain tuples too."""
-    return (
-        isinstance(stages, list | tuple)
-        and bool(stages)
-        and all(
-            isinstance(pair, list | tuple) and len(pair) == 2 and callable(pair[1])
-            for pair in stages
-        )
-    )
-
-
-def _batches(iterable: Iterable[Any]) -> Iterator[Any]:
-    """The items of an iterable, repeated from its start without end."""
-    if isinstance(iterable, Mapping | str) or not isinstance(iterable, Iterable):
-        allowed = "a list of (name, function) pairs, or an iterable of batches"
-        raise EchoSpecError("stages", iterable, allowed)
-    if isinstance(iterable, Iterator):
-        warnings.warn(
-            "the measurement takes batches from an iterator, which training on it then lacks; make "
-            "a new one for training",
-            stacklevel=2,
-        )
-    count, previous = 0, -1
-    while count > previous:
-        previous = count
-        for batch in iterable:
-            count += 1
-            yield batch
-    raise EchoSpecError("stages", iterable, f"a list or a loader; it ended after {count} batches")
 
 
 def _grouped(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
