@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from echo import tf_data
 from echo.advice.recommend import Advice, advise
-from echo.gather_plan import GatherPlan
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
 from echo.loaders import AutoIterable, auto
 from echo.schedule import EchoCursor, EchoSchedule
@@ -35,7 +34,6 @@ __all__ = [
     "EchoIterator",
     "EchoSchedule",
     "EchoSpecError",
-    "GatherPlan",
     "Watched",
     "advise",
     "auto",

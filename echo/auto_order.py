@@ -10,7 +10,6 @@ reserve.
 import collections
 import copy
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -214,7 +213,7 @@ class AutoOrder:
     Args:
         repeats: the stored items; not changed.
         size: outputs to take at a time.
-        slack, limit, waited, earlier: see `echo.OpportunisticIterDataset`.
+        slack, limit, earlier: see `echo.OpportunisticIterDataset`.
     """
 
     def __init__(
@@ -224,13 +223,12 @@ class AutoOrder:
         *,
         slack: Callable[[], float] | None = None,
         limit: Callable[[], int] | None = None,
-        waited: Callable[[float], None] | None = None,
         earlier: Callable[[int], int | None] | None = None,
     ):
         self._repeats, self._size = repeats, size
         self._following = repeats  # after the batch that `next` has returned
         self._begin_snapshot(repeats.get_state(), ())
-        self._slack, self._limit, self._waited, self._earlier = slack, limit, waited, earlier
+        self._slack, self._limit, self._earlier = slack, limit, earlier
 
     @property
     def admitted(self) -> int:
@@ -309,21 +307,9 @@ class AutoOrder:
             left = self._slack() if self._slack else 0.0
             if left <= 0 and ready >= minimum:
                 return ready
-            start = time.perf_counter()
             intake.read(admitted + maximum, left if left > 0 else None)
-            if self._waited is not None:
-                self._waited(time.perf_counter() - start)
 
 
 def store_rows(shuffle_buffer: int, batch_size: int) -> int:
     """The rows of a store that holds the items to repeat and a batch of fresh items."""
     return shuffle_buffer + batch_size
-
-
-def round_size(batch_size: int) -> int:
-    """New items in each round of an auto stage's `GatherPlan`.
-
-    The number of new items changes from batch to batch, and rounds are padded. An eighth of a
-    batch keeps both the padding and the number of rounds small.
-    """
-    return -(-batch_size // 8)

@@ -1,15 +1,15 @@
-"""A store of fresh items in accelerator memory, which applies the plans of the echo stage.
+"""A store of fresh items in accelerator memory, from which batches are gathered.
 
     stage = echo.EchoIterDataset(examples, factor=4, batch_size=128, placement="device")
-    store = echo.DeviceStore(item, stage.store_rows(len(examples)), stage.round_size)
-    for plan in stage:
-        batch = store.apply(plan)
+    for batch in stage:  # of JAX arrays
+        state = train_step(state, batch)
 
-Each fresh item is sent once and stored; each batch is gathered from the stored items. Over a mesh
-the store is split like the batches: the device that holds a stream's rows of each batch also holds
-the stream's items, so no data moves between devices.
+The thread that reads an item sends it, once, so that whoever asks for a batch waits for nothing but
+a gather. The host tracks which item is in which row; items and batches are on the device.
 """
 
+import copy
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -18,207 +18,248 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractMesh,
+    NamedSharding,
+    Sharding,
+    SingleDeviceSharding,
+    use_abstract_mesh,
+)
 
-from echo.gather_plan import NOWHERE, GatherPlan
 from echo.spec import checked_integer
-from echo.stores import Structure
+from echo.stores import Layout, RowAllocator, Stacked
 
-AXIS = "data"  # of the mesh
+# Rows from here on are past the end of any store. Nothing is written there.
+NOWHERE = 2**30
 
-# (examples with leaves [m, ...], their numbers uint32 [m]) -> the examples to store
+# Items are sent and placed in pieces of so many, none larger than a batch. Each has a program.
+_PIECES = (64, 8, 1)
+
+# (items with leaves [m, ...], their numbers uint32 [m, ...]) -> the items to store
 Enter = Callable[[Any, jax.Array], Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """Items on the device, in pieces of stacked items; of all of them, `start` to `stop`."""
+
+    pieces: tuple[Any, ...]
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, part: slice) -> "Sent":
+        start, stop, _ = part.indices(len(self))
+        return Sent(self.pieces, self.start + start, self.start + stop)
+
+
 class DeviceStore:
-    """The pending items of one or several streams, and the batches gathered from them.
+    """The pending items of a stream in accelerator memory, with the methods of
+    `echo.stores.ArrayStore`.
+
+    Items are nested mappings, lists, and tuples of arrays; mappings become dicts. Unless
+    `jax_enable_x64` is set, 64-bit leaves are stored in 32 bits: floats are rounded, and integers
+    must fit. The memory is reserved when the first item comes.
 
     Args:
-        item: an item as it is sent: nested mappings, lists, and tuples of anything with a shape and
-            a dtype. Mappings become dicts. Unless `jax_enable_x64` is set, 64-bit leaves are stored
-            in 32 bits: floats are rounded, and integers must fit.
-        capacity: items per stream (`EchoIterDataset.store_rows`).
-        round_size: new items in each round (`EchoIterDataset.round_size`).
-        streams: the number of streams, whose plans `gather_plan.joined` concatenates; a multiple of
-            the devices that this process has along the mesh axis `data`.
-        mesh: None uses one device. Each process stores the items of its own streams; the batches
-            are global.
-        batches: whether an item is itself a batch, with examples along a first axis.
+        rows: the maximum number of items that can be pending at once.
+        batch_size: items in an output; None: outputs are single items.
+        sharding: of the store and of what is gathered, each of whose devices holds all of it. None:
+            the first device of this process.
         enter: applied on the device to new items before they are stored. It must be hashable; equal
             functions share compiled programs.
-
-    Attributes:
-        bytes_sent: bytes sent from this process's host to its devices so far, including indices and
-            padding.
+        numbered: from numbers of fresh items, int64 [m], to those that `enter` gets; None: these.
     """
 
     def __init__(
         self,
-        item: Any,
-        capacity: int,
-        round_size: int,
+        rows: int,
         *,
-        streams: int = 1,
-        mesh: Mesh | None = None,
-        batches: bool = False,
+        batch_size: int | None = None,
+        sharding: Sharding | None = None,
         enter: Enter | None = None,
+        numbered: Callable[[np.ndarray], np.ndarray] | None = None,
     ):
-        capacity = checked_integer("capacity", capacity, 1, NOWHERE - 1)
-        round_size = checked_integer("round_size", round_size, 1, NOWHERE - 1)
-        streams = checked_integer("streams", streams, 1, NOWHERE - 1)
-        if mesh is not None and AXIS not in getattr(mesh, "axis_names", ()):
-            raise ValueError(f"mesh is {mesh}; allowed: a jax.sharding.Mesh with an axis {AXIS!r}")
-        self._mesh = mesh or Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
-        # Programs run only on this process's devices, since processes differ in their numbers of
-        # rounds.
-        local = self._local_mesh = self._mesh.local_mesh
-        if streams % local.shape[AXIS]:
-            raise ValueError(
-                f"streams is {streams}, which {local.shape[AXIS]} devices cannot share evenly; "
-                f"allowed: a multiple of {local.shape[AXIS]}"
-            )
-        self._streams, self._capacity, self._round_size = streams, capacity, round_size
-        self._sharding = NamedSharding(local, PartitionSpec(AXIS))
-        self._batches, self._enter = batches, enter
-        structure = Structure(item)
-        self._sent_item = structure.build([_spec(leaf) for leaf in structure.leaves(item)])
-        self._stored_item = self._entered_item()
-        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self._stored_item))
-        self._place, self._gather = _programs(local, shapes, batches, enter)
-        self._leaves: Any = None  # of the store, [streams, capacity, *_in_row]
-        self.bytes_sent = 0
+        self.num_rows = checked_integer("rows", rows, 1, NOWHERE - 1)
+        self._rows = RowAllocator()
+        self.take, self.drop = self._rows.take, self._rows.drop
+        self._batch_size = batch_size
+        self._pieces = [size for size in _PIECES if size <= (batch_size or 1)]
+        self._sharding = sharding or SingleDeviceSharding(jax.local_devices()[0])
+        self._enter, self._numbered = enter, numbered or (lambda fresh: fresh)
+        self._layout = Layout()  # known after the first item
+        self._programs: _Programs | None = None
+        self._stored: Any = None  # leaves [rows, *_in_row]
 
-    def allocate(self, outputs: int) -> None:
-        """Reserves the memory, and compiles for plans with `outputs` per stream.
+    def __len__(self) -> int:
+        return len(self._rows)
 
-        Otherwise the first `apply` does so. The store is empty afterwards.
-        """
+    def emptied(self) -> "DeviceStore":
+        """An empty store for the same items, with memory of its own."""
+        other = copy.copy(self)
+        rows = other._rows = RowAllocator()
+        other.take, other.drop, other._stored = rows.take, rows.drop, None
+        return other
 
-        def zeros(x):
-            return jnp.zeros((self._streams, self._capacity, *_in_row(x.shape)), x.dtype)
+    def prepare(self, items: Any) -> None:
+        """Compiles for items like the stacked `items`; otherwise the first ones wait for it."""
+        programs = self._programs_for(items)
+        for size in self._pieces:
+            programs.place(size)
+        programs.gather(self._batch_size or 1)
 
-        with jax.set_mesh(self._local_mesh):
-            empty = jax.jit(
-                lambda: jax.tree.map(zeros, self._stored_item), out_shardings=self._sharding
-            )
-            self._leaves = empty()
-        jax.block_until_ready(self.apply(self._empty_plan(outputs)))
-        self.bytes_sent = 0
+    def send(self, fresh: np.ndarray, items: list[Any] | Stacked) -> Sent:
+        """Sends items, on any thread, and waits until they are on the device.
 
-    def apply(self, plan: GatherPlan) -> Any:
-        """Places the new items of a plan, then gathers its output.
-
-        Returns:
-            A batch of B examples over the whole mesh, leaves [B, ...] split over `data`.
+        Args:
+            fresh: their numbers, int64 [n].
+            items: a list of them, or `Stacked`.
 
         Raises:
-            ValueError: the plan is of a stage with other items, more rows, or another number of
-                streams.
-            TypeError: it is not a plan.
+            ValueError: an item has another structure, shape or dtype than the first one.
         """
-        self._check(plan)
-        if self._leaves is None:
-            self.allocate(plan.gather.shape[1])
-        with jax.set_mesh(self._local_mesh):  # in place of a mesh that the caller has set
-            for number, rows in enumerate(plan.rows):
-                items = jax.tree.map(lambda leaf, i=number: leaf[i], plan.items)
-                fresh = plan.fresh[number].astype(np.uint32) if self._enter else None
-                self._leaves = self._place(self._leaves, *self._put((items, rows, fresh)))
-            gathered = self._gather(self._leaves, self._put(plan.gather))
-        return jax.tree.map(self._global, gathered)
+        leaves, n = self._layout.stacked(fresh, items), len(fresh)
+        pieces, start = [], 0
+        for size in self._pieces:
+            while n - start >= size:
+                piece = self._layout.build([leaf[start : start + size] for leaf in leaves])
+                pieces.append(jax.device_put(piece, self._sharding))
+                start += size
+        return Sent(tuple(jax.block_until_ready(pieces)), 0, n)
 
-    def _check(self, plan: GatherPlan) -> None:
-        """Refuses what the programs would convert or drop without an error, and what is no plan."""
-        if not isinstance(plan, GatherPlan):
-            raise TypeError(
-                f"plan has type {type(plan).__name__}; allowed: a GatherPlan, which a stage with "
-                "placement='device' emits (with annotate=True, as the item of Echoed)"
-            )
-        items = jax.tree.map(lambda x: _spec(x, axes=3), plan.items)
-        rows = int(plan.gather.max(initial=-1)) + 1
-        for name, has, wants, fits in (
-            ("streams", len(plan.gather), self._streams, len(plan.gather) == self._streams),
-            ("items", items, self._sent_item, items == self._sent_item),
-            ("rows", rows, self._capacity, rows <= self._capacity),
-        ):
-            if not fits:
-                raise ValueError(
-                    f"the plan has {name} {has}, the store {wants}; make the store from the stage "
-                    "that makes the plans: an item of its parent, its store_rows, its streams"
-                )
+    def put(self, fresh: np.ndarray, items: list[Any] | Stacked | Sent, copies: np.ndarray) -> None:
+        """Stores items; see `ArrayStore.put`."""
+        sent = items if isinstance(items, Sent) else self.send(fresh, items)
+        rows = self._rows.add(fresh, copies)
+        first = -sent.start  # item of a piece, counted from `start`
+        for piece in sent.pieces:
+            size = len(jax.tree.leaves(piece)[0])
+            start, stop = max(first, 0), min(first + size, len(sent))
+            if start < stop:
+                places = np.arange(NOWHERE, NOWHERE + size, dtype=np.int32)
+                numbers = np.zeros(size, np.int64)
+                places[start - first : stop - first] = rows[start:stop]
+                numbers[start - first : stop - first] = fresh[start:stop]
+                programs = self._programs = self._programs or self._programs_for(piece)
+                if self._stored is None:
+                    self._stored = programs.allocate()
+                place = programs.place(size)
+                numbers = self._numbered(numbers).astype(np.uint32)
+                self._stored = place(self._stored, piece, numbers, places)
+            first += size
 
-    def _put(self, arrays: Any) -> Any:
-        arrays = jax.device_put(arrays, self._sharding)
-        self.bytes_sent += sum(array.nbytes for array in jax.tree.leaves(arrays))
-        return arrays
+    def emit(self, taken: np.ndarray) -> Any:
+        """The copies of a batch, as one with stacked leaves [n, ...], or a single item."""
+        assert self._programs is not None  # there has been an item
+        return self._programs.gather(len(taken))(self._stored, taken.astype(np.int32))
 
-    def _global(self, array: jax.Array) -> jax.Array:
-        """The array over the whole mesh of which `array` is this process's part."""
-        if self._local_mesh == self._mesh:
-            return array
-        processes = self._mesh.shape[AXIS] // self._local_mesh.shape[AXIS]
-        return jax.make_array_from_single_device_arrays(
-            (processes * len(array), *array.shape[1:]),
-            NamedSharding(self._mesh, PartitionSpec(AXIS)),
-            [shard.data for shard in array.addressable_shards],
+    def _programs_for(self, items: Any) -> "_Programs":
+        numbers = self._numbered(np.zeros(1, np.int64)).shape[1:]
+        leaves, structure = jax.tree.flatten(jax.tree.map(lambda x: _spec(x, 1), items))
+        return _programs(
+            tuple(leaves),
+            structure,
+            self.num_rows,
+            self._batch_size is not None,
+            self._sharding,
+            self._enter,
+            numbers,
         )
 
-    def _entered_item(self) -> Any:
-        """The shapes of an item after `enter`."""
-        if self._enter is None:
-            return self._sent_item
-        empty = self._empty_plan(1)
-        first = jax.tree.map(lambda x: x[0], (empty.items, empty.fresh.astype(np.uint32)))
-        stored = jax.eval_shape(functools.partial(_entered, self._enter), *first)
-        return jax.tree.map(lambda x: _spec(x, axes=2), stored)
 
-    def _empty_plan(self, outputs: int) -> GatherPlan:
-        """A plan with one round that contains only padding."""
-        shape = (1, self._streams, self._round_size)
-        rows = np.broadcast_to(
-            np.arange(NOWHERE, NOWHERE + self._round_size, dtype=np.int32), shape
-        )
-        examples = jax.tree.leaves(self._sent_item)[0].shape[:1] if self._batches else ()
-        items = jax.tree.map(lambda x: np.zeros(shape + x.shape, x.dtype), self._sent_item)
-        gather = np.zeros((self._streams, outputs), np.int32)
-        return GatherPlan(items, rows, np.zeros(shape + examples, np.int64), gather)
+class _Programs:
+    """The compiled programs of equal stores. None communicates between devices.
 
-
-@functools.lru_cache(maxsize=8)
-def _programs(mesh: Mesh, shapes: tuple, batches: bool, enter: Enter | None):
-    """(place, gather) over the mesh, for stored items whose leaves have these shapes.
-
-    Neither program communicates.
+    Args:
+        leaves, structure: of an item as it is sent, as shapes.
+        rows, batched, sharding, enter: see `DeviceStore`.
+        numbers: the shape of the number of an item.
     """
-    merged = 1 if batches else 0  # axes of an item that a batch joins with those of the outputs
 
-    def place(stored, items, rows, fresh):
-        items = _entered(enter, items, fresh) if enter else items
+    def __init__(
+        self,
+        leaves: tuple[jax.ShapeDtypeStruct, ...],
+        structure: Any,
+        rows: int,
+        batched: bool,
+        sharding: Sharding,
+        enter: Enter | None,
+        numbers: tuple[int, ...],
+    ):
+        self._sent = jax.tree.unflatten(structure, leaves)
+        self._rows, self._batched, self._sharding = rows, batched, sharding
+        self._enter, self._numbers = enter or (lambda items, numbers: items), numbers
+        entered = jax.eval_shape(self._enter, *self._new(1))
+        self._item = jax.tree.map(lambda x: _spec(x, 1), entered)
+        self._mesh = AbstractMesh((), ())
+        if isinstance(sharding, NamedSharding):
+            self._mesh = sharding.mesh.abstract_mesh
+        self._compiled: dict[tuple[str, int], Callable[..., Any]] = {}
+
+    def allocate(self) -> Any:
+        """An empty store."""
+
+        def allocate():
+            return jax.tree.map(
+                lambda x: jnp.zeros((self._rows, *_in_row(x.shape)), x.dtype), self._item
+            )
+
+        return self._program(allocate, 0, lambda: ())()
+
+    def place(self, size: int) -> Callable[..., Any]:
+        """The program that overwrites rows (int32 [size]) of the store by items."""
+
+        def place(stored, items, numbers, rows_K):
+            return jax.tree.map(
+                lambda leaf, x: _place(leaf, rows_K, x.reshape(size, *leaf.shape[1:])),
+                stored,
+                self._enter(items, numbers),
+            )
+
+        rows = jax.ShapeDtypeStruct((size,), np.int32)
+        return self._program(place, size, lambda: (self._stored(), *self._new(size), rows))
+
+    def gather(self, size: int) -> Callable[..., Any]:
+        """The program that returns rows (int32 [size]) of the store as a batch, or as an item."""
+        batch = (size,) if self._batched else ()
+
+        def gather(stored, rows_N):
+            return jax.tree.map(
+                lambda leaf, x: _gather(leaf, rows_N).reshape(*batch, *x.shape), stored, self._item
+            )
+
+        rows = jax.ShapeDtypeStruct((size,), np.int32)
+        return self._program(gather, size, lambda: (self._stored(), rows))
+
+    def _new(self, size: int) -> tuple[Any, jax.ShapeDtypeStruct]:
+        """The shapes of new items and their numbers."""
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), self._sent)
+        return shapes, jax.ShapeDtypeStruct((size, *self._numbers), np.uint32)
+
+    def _stored(self) -> Any:
         return jax.tree.map(
-            lambda leaf, x: _place(leaf, rows, x.reshape(*rows.shape, *leaf.shape[2:])),
-            stored,
-            items,
+            lambda x: jax.ShapeDtypeStruct((self._rows, *_in_row(x.shape)), x.dtype), self._item
         )
 
-    def gather(stored, rows):
-        def whole(leaf, shape):
-            length = rows.size * math.prod(shape[:merged])
-            return _gather(leaf, rows).reshape(length, *shape[merged:])
+    def _program(
+        self, function: Callable[..., Any], size: int, shapes: Callable[[], tuple[Any, ...]]
+    ) -> Callable[..., Any]:
+        key = function.__name__, size
+        if key not in self._compiled:
+            jitted = jax.jit(
+                function,
+                in_shardings=self._sharding,
+                out_shardings=self._sharding,
+                donate_argnums=0 if function.__name__ == "place" else (),
+            )
+            with use_abstract_mesh(self._mesh):  # in place of a mesh that the caller has set
+                self._compiled[key] = jitted.lower(*shapes()).compile()
+        return self._compiled[key]
 
-        leaves, structure = jax.tree.flatten(stored)
-        return jax.tree.unflatten(structure, map(whole, leaves, shapes))
 
-    split = PartitionSpec(AXIS)
-    over = functools.partial(jax.shard_map, mesh=mesh, in_specs=split, out_specs=split)
-    return jax.jit(over(place), donate_argnums=0), jax.jit(over(gather))
-
-
-def _entered(enter: Enter, items: Any, fresh: jax.Array) -> Any:
-    """Applies `enter` to items whose first axes are those of `fresh`."""
-    axes = fresh.ndim
-    examples = jax.tree.map(lambda x: x.reshape(fresh.size, *x.shape[axes:]), items)
-    entered = enter(examples, fresh.reshape(-1))
-    return jax.tree.map(lambda x: x.reshape(*fresh.shape, *x.shape[1:]), entered)
+_programs = functools.lru_cache(maxsize=32)(_Programs)
 
 
 def _spec(x: Any, axes: int = 0) -> jax.ShapeDtypeStruct:
@@ -239,57 +280,44 @@ def _in_row(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if math.prod(shape) >= _LARGE or not shape else (math.prod(shape),)
 
 
-def _place(leaf: jax.Array, rows_SxK: jax.Array, items: jax.Array) -> jax.Array:
-    """Overwrites rows of the store [S, capacity, ...] by items [S, K, ...]."""
-    tpu = _place_one_by_one if math.prod(leaf.shape[2:]) >= _LARGE else _scatter
-    return jax.lax.platform_dependent(leaf, rows_SxK, items, tpu=tpu, default=_scatter)
+def _place(leaf: jax.Array, rows_K: jax.Array, items: jax.Array) -> jax.Array:
+    """Overwrites rows of the store [rows, ...] by items [K, ...]."""
+    tpu = _place_one_by_one if math.prod(leaf.shape[1:]) >= _LARGE else _scatter
+    return jax.lax.platform_dependent(leaf, rows_K, items, tpu=tpu, default=_scatter)
 
 
-def _gather(leaf: jax.Array, rows_SxN: jax.Array) -> jax.Array:
-    """Rows of the store [S, capacity, ...], as items [S, N, ...]."""
-    tpu = _take_one_by_one if math.prod(leaf.shape[2:]) >= _LARGE else _take
-    return jax.lax.platform_dependent(leaf, rows_SxN, tpu=tpu, default=_take)
+def _gather(leaf: jax.Array, rows_N: jax.Array) -> jax.Array:
+    """Rows of the store [rows, ...], as items [N, ...]."""
+    tpu = _take_one_by_one if math.prod(leaf.shape[1:]) >= _LARGE else _take
+    return jax.lax.platform_dependent(leaf, rows_N, tpu=tpu, default=_take)
 
 
-def _scatter(leaf: jax.Array, rows_SxK: jax.Array, items: jax.Array) -> jax.Array:
-    def put(leaf, rows_K, items):
-        return leaf.at[rows_K].set(items, mode="drop", unique_indices=True)
-
-    return jax.vmap(put)(leaf, rows_SxK, items)
+def _scatter(leaf: jax.Array, rows_K: jax.Array, items: jax.Array) -> jax.Array:
+    return leaf.at[rows_K].set(items, mode="drop", unique_indices=True)
 
 
-def _take(leaf: jax.Array, rows_SxN: jax.Array) -> jax.Array:
-    return jax.vmap(lambda leaf, r: leaf.at[r].get(mode="promise_in_bounds"))(leaf, rows_SxN)
+def _take(leaf: jax.Array, rows_N: jax.Array) -> jax.Array:
+    return leaf.at[rows_N].get(mode="promise_in_bounds")
 
 
 # On a TPU a scatter or gather of large items copies the whole store, if it compiles at all. Slices
 # are copied alone (results/step.md).
 
 
-def _place_one_by_one(leaf: jax.Array, rows_SxK: jax.Array, items: jax.Array) -> jax.Array:
-    streams, round_size = rows_SxK.shape
-
-    def place_next(number, leaf):
-        stream, k = number // round_size, number % round_size
-        row, item = rows_SxK[stream, k], _slice(items, stream, k)
-
+def _place_one_by_one(leaf: jax.Array, rows_K: jax.Array, items: jax.Array) -> jax.Array:
+    def place_next(k, leaf):
         def put(leaf):
-            start = (stream, row, *[0] * (leaf.ndim - 2))
-            return jax.lax.dynamic_update_slice(leaf, item, start)
+            return jax.lax.dynamic_update_slice_in_dim(leaf, _slice(items, k), rows_K[k], 0)
 
-        return jax.lax.cond(row < leaf.shape[1], put, lambda leaf: leaf, leaf)  # else padding
+        return jax.lax.cond(rows_K[k] < len(leaf), put, lambda leaf: leaf, leaf)
 
-    return jax.lax.fori_loop(0, streams * round_size, place_next, leaf)
-
-
-def _take_one_by_one(leaf: jax.Array, rows_SxN: jax.Array) -> jax.Array:
-    streams = jnp.broadcast_to(jnp.arange(len(rows_SxN))[:, None], rows_SxN.shape)
-    places = (streams.reshape(-1), rows_SxN.reshape(-1))
-    items = jax.lax.map(lambda place: _slice(leaf, *place)[0, 0], places)
-    return items.reshape(*rows_SxN.shape, *leaf.shape[2:])
+    return jax.lax.fori_loop(0, len(rows_K), place_next, leaf)
 
 
-def _slice(array: jax.Array, stream: jax.Array, row: jax.Array) -> jax.Array:
-    """[1, 1, ...] of an array [S, n, ...]."""
-    start = (stream, row, *[0] * (array.ndim - 2))
-    return jax.lax.dynamic_slice(array, start, (1, 1, *array.shape[2:]))
+def _take_one_by_one(leaf: jax.Array, rows_N: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda row: _slice(leaf, row)[0], rows_N)
+
+
+def _slice(array: jax.Array, row: jax.Array) -> jax.Array:
+    """[1, ...] of an array [n, ...]."""
+    return jax.lax.dynamic_slice_in_dim(array, row, 1)

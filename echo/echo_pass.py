@@ -6,15 +6,17 @@ What to emit, and when to read more, is up to an `Order`: `echo.schedule.EchoCur
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from echo.gather_plan import PlanStore
 from echo.readers import RandomAccessReader
 from echo.rows import RowReader, RowStore
 from echo.sequential import SequentialReader
 from echo.stores import ArrayStore, ItemStore
+
+if TYPE_CHECKING:
+    from echo.device import DeviceStore
 
 # The reader forgets what it no longer requires after every so many items.
 _FORGET_EVERY = 1024
@@ -77,7 +79,7 @@ class EchoPass:
         self,
         reader: RandomAccessReader | SequentialReader | RowReader,
         order: Order,
-        new_store: Callable[[], ItemStore | ArrayStore | PlanStore | RowStore],
+        new_store: "Callable[[], ItemStore | ArrayStore | RowStore | DeviceStore]",
     ):
         self.reader, self.order = reader, order
         self._new_store = new_store

@@ -47,7 +47,9 @@ class RandomAccessReader:
         num_threads: 0 reads when the stage asks.
         read_ahead: items to read ahead; 0 is without threads.
         stacked: whether the stage takes `Stacked` items.
-        exact: whether to hold back what was read beyond `needed`.
+        send: called with indices and items by the thread that has read them; returns the items on
+            a device. Those beyond `needed` are then held back, since the store there has no more
+            rows than it must.
 
     Attributes:
         next_index: the number of items handed over so far.
@@ -62,14 +64,13 @@ class RandomAccessReader:
         read_ahead: int,
         *,
         stacked: bool,
-        exact: bool = False,
+        send: Callable[[np.ndarray, Any], Any] | None = None,
     ):
-        self._parent = parent
-        self._exact = exact
+        self._parent, self._send = parent, send
         self._max_ahead = self._ahead = read_ahead
         self._num_threads = num_threads if read_ahead else 0
         self._pool: DaemonPool | None = None
-        # (indices, future of (items, seconds)), in order
+        # (indices, future of (items, bytes of an item, seconds)), in order
         self._chunks: collections.deque[tuple[np.ndarray, Future]] = collections.deque()
         self._chunk_size = 1  # items of the next chunk
         self._item_bytes = 0  # of the largest items so far, the largest average of a chunk
@@ -96,7 +97,7 @@ class RandomAccessReader:
             return None
         indices, items = chunk
         self._held_back = None
-        if self._exact and len(indices) > needed:
+        if self._send and len(indices) > needed:
             self._held_back = indices[needed:], items[needed:]
             indices, items = indices[:needed], items[:needed]
         self.next_index += len(indices)
@@ -153,7 +154,7 @@ class RandomAccessReader:
             indices = next(self._indices_to_read, _NOTHING)
             if not len(indices):
                 return _NOTHING, []
-            items, duration = self._read_now(indices)
+            items, item_bytes, duration = self._read_now(indices)
         else:
             self._read_ahead()
             if not self._chunks:
@@ -162,8 +163,8 @@ class RandomAccessReader:
                 return None
             indices, future = self._chunks.popleft()
             self._num_ahead -= len(indices)
-            items, duration = future.result()
-        self._resize_chunks(items, len(indices), duration)
+            items, item_bytes, duration = future.result()
+        self._resize_chunks(len(indices), item_bytes, duration)
         return indices, items
 
     def _read_ahead(self) -> None:
@@ -179,10 +180,8 @@ class RandomAccessReader:
             self._num_ahead += len(indices)
             self._chunks.append((indices, self._pool.submit(self._read_now, indices)))
 
-    def _resize_chunks(self, items: Any, n: int, seconds: float) -> None:
+    def _resize_chunks(self, n: int, item_bytes: int, seconds: float) -> None:
         """Bounds chunks and read-ahead by the largest items so far and by the time of a chunk."""
-        # Of a list, the ends: measuring all of them takes long.
-        item_bytes = nbytes(items.item) // n if self._stacked else nbytes(items[:: n - 1 or 1]) // 2
         self._item_bytes = max(1, self._item_bytes, item_bytes)
         self._ahead = min(self._max_ahead, READ_AHEAD_BYTES // self._item_bytes)
         # An average, since the first chunks may wait for workers to start, or for a cold disk.
@@ -197,8 +196,8 @@ class RandomAccessReader:
         self._growing = self._chunk_size < largest
         self._chunk_size = min(self._chunk_size, largest)
 
-    def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
-        """The items, `Stacked` or as a list, and the seconds it took."""
+    def _read_now(self, indices: np.ndarray) -> tuple[Any, int, float]:
+        """The items, `Stacked`, as a list, or sent, the bytes of one, and the seconds it took."""
         start = time.perf_counter()
         parent: Any = self._parent
         try:
@@ -217,4 +216,10 @@ class RandomAccessReader:
                 f"an element of {parent} from {indices[0]} to {indices[-1]} is missing (a filter "
                 "dropped it); call .to_iter_dataset() before echoing, which skips missing elements"
             )
-        return items, time.perf_counter() - start
+        if isinstance(items, Stacked):
+            item_bytes = nbytes(items.item) // len(indices)
+        else:  # the ends: measuring all of them takes long
+            item_bytes = nbytes(items[:: len(items) - 1 or 1]) // 2
+        if self._send:
+            items = self._send(indices, items)
+        return items, item_bytes, time.perf_counter() - start

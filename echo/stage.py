@@ -4,20 +4,23 @@ Both read, store, emit and restore items alike. They differ in the order of the 
 `echo.schedule.EchoCursor` or `echo.auto_order.AutoOrder`.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grain
 import numpy as np
 
-from echo.auto_order import AutoOrder, Repeats, round_size, store_rows
+from echo.auto_order import AutoOrder, Repeats, store_rows
 from echo.echo_pass import EchoPass, Order
-from echo.gather_plan import PlanStore
 from echo.readers import CHUNK_ITEMS, RandomAccessReader
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.sequential import SequentialReader
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, Factor, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
+
+if TYPE_CHECKING:
+    from echo.device import DeviceStore
 
 # As many threads as Grain reads with by default, so that an echo stage reads no slower.
 DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=16, prefetch_buffer_size=2048)
@@ -49,14 +52,12 @@ class _EchoStage(grain.IterDataset):
     Attributes:
         outputs: the number of items emitted at a time.
         reads_ahead: whether an IterDataset is read on a thread.
-        round_size: new items in each round of a `GatherPlan`.
         new_order: the order of a pass over so many fresh items (None: unknown).
         _store_rows: the rows of a store in which up to so many items are stored before they are
             emitted, for a pass over so many fresh items.
     """
 
     reads_ahead = False
-    round_size: int
     new_order: Callable[[int | None], Order]
     _store_rows: Callable[[int, int | None], int]
 
@@ -66,7 +67,7 @@ class _EchoStage(grain.IterDataset):
         batch_size: int | None,
         annotate: bool,
         read_options: grain.ReadOptions,
-        placement: str,
+        placement: "str | Callable[..., DeviceStore]",
     ):
         if not isinstance(parent, grain.MapDataset | grain.IterDataset):
             raise TypeError(
@@ -80,14 +81,10 @@ class _EchoStage(grain.IterDataset):
         self.outputs = batch_size or 1
         self.annotate = checked_switch("annotate", annotate)
         self.read_options: Any = read_options
-        if not isinstance(placement, str) or placement not in PLACEMENTS:
+        named = isinstance(placement, str) and placement in PLACEMENTS
+        if not (named or callable(placement)):
             raise EchoSpecError("placement", placement, ", ".join(map(repr, PLACEMENTS)))
         self.placement = placement
-
-    def store_rows(self, num_items: int | None = None) -> int:
-        """The rows of a store that applies this stage's plans, for `num_items` fresh items (None:
-        for any number)."""
-        return self._store_rows(self.outputs, num_items)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Restricts the stage to a slice of the fresh items, in place. Grain calls this on the copy
@@ -105,10 +102,19 @@ class _EchoStage(grain.IterDataset):
             else:
                 ancestors += dataset.parents
 
-    def new_store(self, num_items: int | None) -> ItemStore | ArrayStore | PlanStore:
-        """An empty store for a pass over `num_items` fresh items (None: unknown)."""
-        if self.placement == "device":
-            return PlanStore(self.store_rows(num_items), self.round_size)
+    def device_store(self, num_items: int | None) -> "DeviceStore | None":
+        """An empty store on the device for a pass over `num_items` fresh items (None: unknown);
+        None if the host stores the items."""
+        if self.placement == "host":
+            return None
+        from echo.device import DeviceStore
+
+        make = self.placement if callable(self.placement) else DeviceStore
+        rows = self._store_rows(self.outputs, num_items)
+        return make(rows, batch_size=self.batch_size)
+
+    def host_store(self, num_items: int | None) -> ItemStore | ArrayStore:
+        """An empty store in host memory for a pass over `num_items` fresh items."""
         if self.batch_size is None:
             return ItemStore()
         # Items are read and stored in chunks.
@@ -142,9 +148,10 @@ class EchoIterDataset(_EchoStage):
             one item per thread, by the largest items so far). Without threads the caller's thread
             reads, in chunks of up to 1,024 items or 8 MiB, which is best for a parent that runs
             Python code over data in memory.
-        placement: "host" stores items in host memory and emits them. "device" emits a `GatherPlan`
-            for each output, of items of one shape: an `echo.device.DeviceStore` applies it, so that
-            each item is sent to the accelerator once.
+        placement: where items are stored, and outputs gathered: "host", or "device", which sends
+            each item once, when it has been read, and emits JAX arrays on the first device; items
+            have one shape. For another place give a function that returns an `echo.DeviceStore`,
+            such as functools.partial(echo.DeviceStore, sharding=...).
 
     Raises:
         EchoSpecError: an argument that is not allowed.
@@ -162,12 +169,11 @@ class EchoIterDataset(_EchoStage):
         drop_remainder: bool = True,
         annotate: bool = False,
         read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
-        placement: str = "host",
+        placement: "str | Callable[..., DeviceStore]" = "host",
     ):
         super().__init__(parent, batch_size, annotate, read_options, placement)
         self.schedule = EchoSchedule(factor, shuffle_buffer, seed)
         self._drop_remainder = checked_switch("drop_remainder", drop_remainder)
-        self.round_size = self.schedule.max_admitted(self.outputs)
 
     def new_order(self, num_items: int | None) -> EchoCursor:
         return EchoCursor(self.schedule, 0, num_items, self.outputs, self._drop_remainder)
@@ -205,10 +211,12 @@ class OpportunisticIterDataset(_EchoStage):
         limit: returns the maximum number of fresh items to emit up to and including the next batch,
             so that one of several streams does not run ahead. A batch exceeds it only if stored
             items do not suffice. None: no limit.
-        waited: called after each wait for fresh items, with its seconds.
         earlier: called with the number of a batch, from 0, returns its number of fresh items in an
             earlier run that the stream repeats, and None if it is to be decided now.
-        placement: "host", or "device" to emit a `GatherPlan` for each batch.
+        placement: where items are stored, and batches gathered: "host", or "device", which sends
+            each item once, when it has been read, and emits JAX arrays on the first device. For
+            another place give a function that returns an `echo.DeviceStore`, such as
+            functools.partial(echo.DeviceStore, sharding=...).
 
     Raises:
         EchoSpecError: a setting that is not allowed.
@@ -229,9 +237,8 @@ class OpportunisticIterDataset(_EchoStage):
         read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
         slack: Callable[[], float] | None = None,
         limit: Callable[[], int] | None = None,
-        waited: Callable[[float], None] | None = None,
         earlier: Callable[[int], int | None] | None = None,
-        placement: str = "host",
+        placement: "str | Callable[..., DeviceStore]" = "host",
     ):
         super().__init__(parent, batch_size, annotate, read_options, placement)
         if not (read_options.num_threads and read_options.prefetch_buffer_size):
@@ -239,8 +246,7 @@ class OpportunisticIterDataset(_EchoStage):
                 "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
             )
         self._repeats = Repeats(max_factor, shuffle_buffer, seed)
-        self._ask = {"slack": slack, "limit": limit, "waited": waited, "earlier": earlier}
-        self.round_size = round_size(self.outputs)
+        self._ask = {"slack": slack, "limit": limit, "earlier": earlier}
 
     def new_order(self, num_items: int | None) -> AutoOrder:
         return AutoOrder(self._repeats, self.outputs, **self._ask)
@@ -255,6 +261,8 @@ class _EchoIterator(grain.DatasetIterator):
     def __init__(self, dataset: _EchoStage):
         self._dataset = dataset
         parent, options = dataset._parent, dataset.read_options
+        num_items = len(parent) if isinstance(parent, grain.MapDataset) else None
+        on_device = dataset.device_store(num_items)
         if isinstance(parent, grain.MapDataset):
             super().__init__()
             reader = RandomAccessReader(
@@ -262,15 +270,17 @@ class _EchoIterator(grain.DatasetIterator):
                 options.num_threads,
                 options.prefetch_buffer_size,
                 stacked=dataset.batch_size is not None,
-                exact=dataset.placement == "device",
+                send=None if on_device is None else on_device.send,
             )
         else:
             iterator = iter(parent)
             super().__init__(iterator)
             ahead = options.prefetch_buffer_size if dataset.reads_ahead else 0
             reader = SequentialReader(iterator, ahead)
-        order = dataset.new_order(reader.num_items)
-        self._pass = EchoPass(reader, order, lambda: dataset.new_store(reader.num_items))
+        new_store = functools.partial(dataset.host_store, num_items)
+        if on_device is not None:  # an empty one is false
+            new_store = on_device.emptied
+        self._pass = EchoPass(reader, dataset.new_order(num_items), new_store)
 
     def __next__(self) -> Any:
         self._assert_not_closed()

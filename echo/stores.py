@@ -2,7 +2,7 @@
 
 `ItemStore` keeps any Python object and returns single independent copies. `ArrayStore` keeps items
 of one fixed shape in contiguous memory and returns whole batches, each with one gather.
-`echo.gather_plan.PlanStore` has the same interface, but an accelerator keeps the items.
+`echo.device.DeviceStore` has the same interface, but an accelerator keeps the items.
 """
 
 import dataclasses

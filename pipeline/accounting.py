@@ -1,12 +1,10 @@
-"""Closed-form properties of a run's input: numbers of batches and of fresh examples, and the sizes
-of stores on the devices."""
+"""Closed-form properties of a run's input: numbers of batches and of fresh examples."""
 
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 import echo
-from echo.auto_order import round_size, store_rows
 from pipeline.map_datasets import derived_seed
 from runs.study import augments_repeats, default_buffer, default_max_factor
 
@@ -99,22 +97,3 @@ def buffer_slots(config: ConfigDict, stream: int) -> int:
     if config.echo.insertion == "after_batching":
         return total
     return total // streams + (stream < total % streams)
-
-
-class StoreSize(NamedTuple):
-    """The size of a stream's store on the devices: outputs per batch, rows, new items per round."""
-
-    outputs: int
-    rows: int
-    round_size: int
-
-
-def store_size(config: ConfigDict, held: range) -> StoreSize:
-    """The size that suffices for each of the streams `held`."""
-    outputs = Counts.of(config, held.start).outputs_per_batch
-    if config.echo.policy == "auto":
-        rows = max(store_rows(buffer_slots(config, stream), outputs) for stream in held)
-        return StoreSize(outputs, rows, round_size(outputs))
-    counts = [Counts.of(config, stream) for stream in held]
-    rows = max(c.schedule.max_pending(outputs, c.items) for c in counts)
-    return StoreSize(outputs, rows, counts[0].schedule.max_admitted(outputs))

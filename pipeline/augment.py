@@ -1,8 +1,11 @@
-"""Augmentation on the host's CPU, compiled before the first step."""
+"""Augmentation before the training step: on the host's CPU, or on entry to a device's store."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
@@ -77,3 +80,18 @@ def _by_xla(workload: Any, seed: np.uint32, batch: Batch) -> Arrays:
 def _augmented(workload: Any, seed, rows):
     data, index_B, copy_B = rows
     return workload.augment(data, seed, index_B, copy_B)
+
+
+@functools.lru_cache(maxsize=32)  # so that equal workloads share what has been compiled
+def augmentation_on_entry(workload: Any, data_seed: int) -> Any:
+    """The `echo.device.Enter` that augments fresh examples once, as copy 0. Items are examples, or
+    blocks of them, whose numbers then have two axes."""
+
+    def enter(items: Any, index: jax.Array) -> Any:
+        index_n = index.reshape(-1)
+        examples = jax.tree.map(lambda x: x.reshape(-1, *x.shape[index.ndim :]), items)
+        seed = np.uint32(data_seed)
+        augmented = workload.augment(examples, seed, index_n, jnp.zeros_like(index_n))
+        return jax.tree.map(lambda x: x.reshape(*index.shape, *x.shape[1:]), augmented)
+
+    return enter

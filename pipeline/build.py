@@ -7,19 +7,22 @@
 the conditions of a study, but for how far they read ahead (`_stream_batches`, `batch_options`).
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grain
+import jax
 import numpy as np
+from jax.sharding import Sharding
 from ml_collections import ConfigDict
 
 import echo
 from data.host import LENGTHS
 from data.sources import Source
 from data.throttle import StoppableClock
-from pipeline.augment import host_augmentation
+from pipeline.augment import augmentation_on_entry, host_augmentation
 from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import (
     CHUNK,
@@ -48,6 +51,7 @@ def build(
     first: Arrays | None = None,
     clock: StoppableClock | None = None,
     workers: Workers | None = None,
+    devices: Mapping[int, Sharding] | None = None,
 ) -> grain.IterDataset[Batch]:
     """The batches of a run. To checkpoint them, save the state of their iterator.
 
@@ -62,6 +66,8 @@ def build(
         first: the result of `first_example`, if it has been decoded already.
         clock: times the limit on augmentation; None = a clock that is never stopped.
         workers: processes that read, decode, and augment; None for threads of this one.
+        devices: with echo.placement=device, where each stream's items are stored; None for the
+            first device.
 
     Raises:
         ValueError: echo.policy=auto without `policy`.
@@ -78,7 +84,12 @@ def build(
     parts = {}
     for stream in held:
         examples = examples_of(config, source, workload, stream).computed_by(workers, stream)
-        parts[stream] = _stream_batches(config, examples, augment, policy.echo_stage(stream), ahead)
+        echo_stage = policy.echo_stage(stream)
+        if config.echo.placement == "device":
+            sharding = (devices or {}).get(stream)
+            stored = _Stored(config, workload, first, augment, examples.order, sharding)
+            echo_stage = functools.partial(stored.stage, echo_stage)
+        parts[stream] = _stream_batches(config, examples, augment, echo_stage, ahead)
     region = "batch" if config.echo.insertion == "none" else "echo"
     batches = ConcatenatedStreams(parts, policy, region)
     if config.prefetch and policy.read_ahead:
@@ -168,16 +179,46 @@ def _batch(order: Any, rows: int | None, echoed: echo.Echoed) -> Batch:
     """Echoed examples (rows = None), or an echoed batch of so many rows, numbered by their places
     in the whole fresh stream."""
 
-    def fresh_index(items: Any) -> np.ndarray:
-        if rows is not None:
-            items = np.asarray(items)[..., None] * rows + np.arange(rows)
-        return order.locate(items)[0]
-
-    data, index = echoed.item, fresh_index(echoed.index)
-    if isinstance(data, echo.GatherPlan):
-        data = data._replace(fresh=fresh_index(data.fresh))
+    index = _fresh_index(order, rows, echoed.index)
     copy = echoed.copy if rows is None else np.full(rows, int(echoed.copy))
-    return Batch(data, index, copy, echoed.fresh * (rows or 1))
+    return Batch(echoed.item, index, copy, echoed.fresh * (rows or 1))
+
+
+def _fresh_index(order: Any, rows: int | None, items: Any) -> np.ndarray:
+    """The fresh examples that items of an echo stage consist of, int64 [...], or [..., rows]."""
+    if rows is not None:
+        items = np.asarray(items)[..., None] * rows + np.arange(rows)
+    return order.locate(items)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """An echo stage's items on a device. Compiles for those like the example `first`, so that no
+    training step waits for the compiler."""
+
+    config: ConfigDict
+    workload: Any
+    first: Arrays
+    augment: Stage
+    order: Any
+    sharding: Sharding | None
+
+    def stage(self, make: Callable[..., Any], parent: Any, **options: Any) -> grain.IterDataset:
+        config, first, enter = self.config, self.first, None
+        rows = config.batch_size // config.echo.streams
+        whole = rows if config.echo.insertion == "after_batching" else None
+        if config.echo.insertion != "before_augmentation":
+            zero = np.zeros(1, np.int64)
+            first = self.augment(Batch(first, zero, zero, 0)).data
+            if config.augment_on == "device":
+                enter = augmentation_on_entry(self.workload, config.seed.data)
+        numbered = functools.partial(_fresh_index, self.order, whole)
+        places = {"sharding": self.sharding, "enter": enter, "numbered": numbered}
+        stage = make(parent, placement=functools.partial(echo.DeviceStore, **places), **options)
+        shape = (1, rows) if whole else (1,)
+        items = {k: jax.ShapeDtypeStruct((*shape, *x.shape[1:]), x.dtype) for k, x in first.items()}
+        stage.device_store(len(parent)).prepare(items)
+        return stage
 
 
 def batch_options(rows: int, streams: int, example_bytes: int) -> grain.ReadOptions:

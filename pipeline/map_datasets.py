@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
     Attributes:
         data: the examples, `Arrays` with a leading axis of length B. Before decoding: a list of raw
-            records. With echo.placement=device: the `echo.GatherPlan` that gathers them.
+            records. With echo.placement=device: JAX arrays; of several streams, a list of them.
         index: the fresh example in each row, int64 [B].
         copy: the number of the copy of that example, int64 [B]; 0 before the echo stage. It seeds
             augmentation. Under echo.policy=fixed with a shuffle buffer, copies are emitted in any

@@ -16,7 +16,6 @@ from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
 import echo
-from echo import gather_plan
 from echo.diagnostics import CopyDiagnostics
 from pipeline import accounting, repeats
 from pipeline.map_datasets import Batch
@@ -196,9 +195,8 @@ def concatenate(blocks: Sequence[Batch]) -> Batch:
     """Concatenates blocks of rows into one batch and adds up their fresh examples."""
     if len(blocks) == 1:
         return blocks[0]
-    if isinstance(blocks[0].data, echo.GatherPlan):
-        data = gather_plan.joined([block.data for block in blocks])
-    else:
+    data: Any = [block.data for block in blocks]
+    if isinstance(next(iter(data[0].values())), np.ndarray):  # those on devices stay there
         data = {k: np.concatenate([b.data[k] for b in blocks]) for k in blocks[0].data}
     index = np.concatenate([block.index for block in blocks])
     copy = np.concatenate([block.copy for block in blocks])

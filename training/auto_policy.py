@@ -1,16 +1,14 @@
 """Training with echo.policy=auto: times the steps, and records and repeats the decisions.
 
 The echo stage decides per batch how many fresh examples to use: as many as arrive before the device
-needs the batch, or fewer if handing them over takes too long. So training has to know when that is
-(`Pace`) and how many are too many (`FreshLimit`), to agree on the decisions with the other
-processes, and to record them, so that a run can be repeated exactly.
+needs the batch. So training has to know when that is (`Pace`), to agree on the decisions with the
+other processes, and to record them, so that a run can be repeated exactly.
 """
 
 import collections
 import dataclasses
 import functools
 import itertools
-import math
 import os
 import pathlib
 import statistics
@@ -38,16 +36,6 @@ _MIN_WAIT_SECONDS = 0.001
 
 _REMEMBERED_STEPS = 33
 
-# The limit on fresh examples changes after so many batches, by up to these factors, and may rise as
-# long as the host takes less than this share of a step.
-_BLOCK = 10
-_FEWER, _MORE = 0.6, 1.5
-_STEP_SHARE = 0.95
-_WORTHWHILE = 0.6  # a power; see `FreshLimit`
-_SMALL_CHANGE = 0.1  # of the logarithm of a number
-# Late blocks before the first attempt, and at most between two attempts.
-_FIRST_WAIT, _MAX_WAIT = 2, 64
-
 
 class AutoPolicy(FixedPolicy):
     """echo.policy=auto: echoes instead of waiting; see echo.OpportunisticIterDataset.
@@ -58,8 +46,8 @@ class AutoPolicy(FixedPolicy):
 
     Args:
         config: a resolved configuration.
-        pace: a `Pace`, which says how long the next batch may wait for fresh examples and, if the
-            devices store single examples, how many it may have; None: each is needed at once.
+        pace: a `Pace`, which says how long the next batch may wait for fresh examples; None: each
+            is needed at once.
         decisions: the fresh examples of each batch and stream to repeat, int [batches][streams],
             after which the input ends; None to decide.
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
@@ -88,12 +76,6 @@ class AutoPolicy(FixedPolicy):
         if decisions is not None:
             self.earlier.update(enumerate(decisions))
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
-        # The same as the pace allows, by stream held here (none: any number), and all that it has
-        # allowed so far. If the host stores the examples, it sends whole batches in any case.
-        on_device = config.echo.placement == "device"
-        self._limits = pace and on_device and config.echo.insertion != "after_batching"
-        self._allowed: dict[int, int] = {}
-        self._allowed_so_far = 0
         self._recorded = 0  # steps whose decisions are in the file already
         self._file: records.LinesWriter | None = None  # in process 0
 
@@ -105,8 +87,7 @@ class AutoPolicy(FixedPolicy):
             echo.OpportunisticIterDataset,
             max_factor=accounting.max_factor(self._config),
             slack=self._pace,
-            limit=lambda: min(self._limit, self._allowed.get(stream, sys.maxsize)) // unit,
-            waited=self._pace and self._pace.waited,
+            limit=lambda: self._limit // unit,
             earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
             **accounting.stage_settings(self._config, stream),
         )
@@ -118,11 +99,7 @@ class AutoPolicy(FixedPolicy):
                 [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]
                 for stream, block in blocks.items()
             ]
-        start = time.perf_counter()
         everywhere: list[Any] = self._exchange(counts) if self._exchange else [counts]
-        if counts and self._limits and number - 1 not in self.earlier:
-            self._pace.waited(time.perf_counter() - start)
-            self._allow(counts, self._pace.decided(sum(fresh for _, _, fresh in counts)))
         if blocks is None or None in everywhere:
             raise StopIteration
         _, admitted, decisions = zip(*sorted(itertools.chain(*everywhere)), strict=True)
@@ -134,18 +111,7 @@ class AutoPolicy(FixedPolicy):
         return {"limit": self._limit}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._limit, self._allowed = state["limit"], {}
-
-    def _allow(self, counts: list[list[int]], most: float) -> None:
-        """Divides `most` fresh examples of the next batch among the streams held here, in turn: one
-        that never got any would soon hold up the others."""
-        self._allowed, n = {}, len(counts)
-        if math.isinf(most):
-            return
-        before, self._allowed_so_far = self._allowed_so_far, self._allowed_so_far + int(most)
-        for rank, (stream, admitted, _) in enumerate(counts):
-            share = (self._allowed_so_far + rank) // n - (before + rank) // n
-            self._allowed[stream] = admitted + share
+        self._limit = state["limit"]
 
     # In the training loop.
 
@@ -218,81 +184,6 @@ def _read_replay(config: ConfigDict) -> list[list[int]] | None:
         ) from error
 
 
-class FreshLimit:
-    """Limits the fresh examples of a batch if handing them over takes longer than a step.
-
-    If the devices store the examples, reading and sending large fresh ones may take longer than a
-    step. Meanwhile more become ready, so batches that took them all would make the devices wait
-    after each step, although stored examples could take their place.
-
-    If the host is late with most batches of two blocks in succession, fewer fresh examples are
-    tried, or more again. If it is in time, more are taken as long as there is room. If the time
-    changes like their number to a power above 0.6, fewer are better: steps per second rise more
-    than fresh examples per second fall. An attempt that does not pay is taken back, and the next
-    one waits twice as long, so that a host that is late for other reasons hands over nearly all.
-
-    Attributes:
-        most: the maximum number of fresh examples of the next batch.
-    """
-
-    def __init__(self):
-        self.most = math.inf
-        self._block: list[tuple[int, float, bool, float | None]] = []  # what `took` was told
-        # Before another limit was tried: `most`, and fresh examples and seconds of a block.
-        self._trial: tuple[float, float, float] | None = None
-        self._try_more = False
-        self._wait, self._next_wait = _FIRST_WAIT, _FIRST_WAIT  # blocks
-
-    def took(
-        self, fresh: int, seconds: float, late: bool, step_seconds: float | None = None
-    ) -> None:
-        """Notes that the host was busy with a batch for `seconds` since the running step began.
-
-        Args:
-            fresh: its number of fresh examples, at least 1.
-            seconds: without waiting for them.
-            late: whether the step had ended by then.
-            step_seconds: the duration of a step that was seen to end since the last call.
-        """
-        self._block.append((fresh, seconds, late, step_seconds))
-        if len(self._block) < _BLOCK:
-            return
-        numbers, times, lates, durations = zip(*self._block, strict=True)
-        self._block = []
-        seen = [duration for duration in durations if duration is not None]
-        number, time_taken = statistics.median(numbers), statistics.median(times)
-        mostly_late = 2 * sum(lates) > _BLOCK
-        if self._trial is not None:
-            self._judge(*self._trial, number, time_taken)
-        elif not mostly_late:
-            self._wait, self._try_more = max(self._wait, _FIRST_WAIT), False
-        elif self._wait:
-            self._wait -= 1
-        if mostly_late and self._trial is None and not self._wait:
-            self._trial = self.most, number, time_taken
-            self.most = max(1.0, (1 / _FEWER if self._try_more else _FEWER) * number)
-        elif not mostly_late and seen:
-            room = _STEP_SHARE * statistics.median(seen) / time_taken
-            base = min(self.most, number + 1)  # `number` alone would lose the fraction
-            self.most = max(self.most, base * min(_MORE, math.sqrt(room)))  # half the way there
-
-    def _judge(
-        self, most: float, fresh_before: float, seconds_before: float, fresh: float, seconds: float
-    ) -> None:
-        """Keeps or takes back what was tried."""
-        more, change, self._trial = self._try_more, math.log(fresh / fresh_before), None
-        power = math.log(seconds / seconds_before) / change if change else 0.0
-        pays = power < _WORTHWHILE if more else change < -_SMALL_CHANGE and power > _WORTHWHILE
-        if more and change < _SMALL_CHANGE:  # no more than before are ready
-            self.most, self._try_more = math.inf, False
-        elif pays:
-            self._wait = 0
-        else:
-            self.most, self._try_more = most, not more and most < math.inf
-            self._next_wait = min(_MAX_WAIT, 2 * self._next_wait)
-            self._wait = _FIRST_WAIT if self._try_more else self._next_wait
-
-
 @dataclasses.dataclass
 class _Step:
     output: Any  # an array, ready when the step has ended
@@ -307,7 +198,7 @@ class Pace:
     It follows a loop that dispatches step k, then fetches the metrics of step k-1. A call returns
     for how long the next batch can wait without making the device wait: until the earliest end of
     the running step (from the shortest of the last steps), minus the time that the host needs to
-    hand over a batch. It also limits the fresh examples of the input.
+    hand over a batch.
 
     Args:
         clock: returns seconds.
@@ -321,11 +212,6 @@ class Pace:
             collections.deque[float](maxlen=_REMEMBERED_STEPS) for _ in range(2)
         )
         self._needed_at: float | None = None  # when a call first returned 0 or less
-        # Of the next batch: its fresh examples, and the seconds that it has waited for some and for
-        # other processes.
-        self._fresh, self._waited = 0, 0.0
-        self._limit = FreshLimit()
-        self._seen_duration: float | None = None  # of a step whose end was seen since the last one
 
     def __call__(self) -> float:
         """Seconds to wait before asking again; 0 or less if the batch is needed now."""
@@ -335,16 +221,6 @@ class Pace:
             self._needed_at = now
         return min(left, max(_WAIT_SHARE * left, _MIN_WAIT_SECONDS))
 
-    def waited(self, seconds: float) -> None:
-        """Notes that the next batch has waited for fresh examples, or for other processes."""
-        self._waited += seconds
-
-    def decided(self, fresh: int) -> float:
-        """Notes that the next batch has so many fresh examples; returns how many the batch after it
-        may have."""
-        self._fresh = fresh
-        return self._limit.most
-
     def dispatched(self, metrics: dict[str, Any]) -> None:
         """Notes that a step has been dispatched; `metrics` will be passed to `awaits`."""
         now = self._clock()
@@ -353,14 +229,8 @@ class Pace:
             if running and running.seen_running and running.end is None:
                 self._note_unseen_end(running, self._needed_at, now)
             self._leads.append(now - self._needed_at)
-        if running and self._fresh:  # how long the host took since the running step began
-            seconds = now - running.start - self._waited
-            if seconds > self._waited:  # else it may be late because it has waited
-                late = running.output.is_ready()
-                self._limit.took(self._fresh, seconds, late, self._seen_duration)
-                self._seen_duration = None
         self._steps.append(_Step(metrics["loss"], now))
-        self._needed_at, self._fresh, self._waited = None, 0, 0.0
+        self._needed_at = None
 
     def awaits(self, metrics: dict[str, Any]) -> None:
         """Waits for the step of these metrics, and notes when it ended."""
@@ -415,8 +285,7 @@ class Pace:
 
     def _ended(self, step: _Step) -> None:
         now = step.end = self._clock()
-        self._seen_duration = now - step.start
-        self._durations.append(self._seen_duration)
+        self._durations.append(now - step.start)
         for later in self._steps:
             if later is not step:
                 later.start = max(later.start, now)

@@ -24,7 +24,7 @@ from pipeline.streams import FixedPolicy
 from runs import records
 from training import check, sharding
 from training.step import Program, Task, program
-from training.transfer import Transfer, make_store
+from training.transfer import Transfer, stream_devices
 
 # Evaluation keeps no gradients, so its batches are larger than those of training by this factor.
 EVALUATION_BATCHES = 4
@@ -100,7 +100,7 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         test, _ = open_split(config.dataset, config.dataset.test_split)
         build.first_example(config, test, workload)
     first = build.first_example(config, source, workload)
-    policy, workers, store = FixedPolicy(config, held, len(source)), None, None
+    policy, workers = FixedPolicy(config, held, len(source)), None
     if config.echo.policy == "auto":
         from training import auto_policy
 
@@ -110,8 +110,9 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
 
         make = functools.partial(examples_in_worker, config.to_dict())
         workers = Workers(make, config.loader.workers)
-    if config.echo.insertion != "none" and config.echo.placement == "device":
-        store = make_store(config, first, workload, mesh, held)
+    stores = config.echo.insertion != "none" and config.echo.placement == "device"
+    devices = stream_devices(mesh, held) if stores else None
+    enters = config.echo.insertion.startswith("after") and config.augment_on == "device"
     return Experiment(
         config=config,
         info=info,
@@ -120,8 +121,8 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         program=made,
         held_streams=held,
         policy=policy,
-        batches=build.build(config, source, workload, held, policy, first, clock, workers),
-        transfer=Transfer(mesh, store),
+        batches=build.build(config, source, workload, held, policy, first, clock, workers, devices),
+        transfer=Transfer(mesh, stores, first if enters else None),
         held_out=held_out,
         validation=held_out_batches(config, held_out, made),
         target=records.Target(**config.target),

@@ -1,22 +1,18 @@
-"""Sends batches to the devices, whole or, with echo.placement=device, each echoed item once."""
+"""Sends batches to the devices, or, with echo.placement=device, puts together what is there."""
 
-import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from ml_collections import ConfigDict
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from echo.device import DeviceStore, Enter
-from echo.gather_plan import NOWHERE
-from pipeline import accounting
 from pipeline.map_datasets import Arrays, Batch
-from runs.cli import InputError
 from training import sharding
 from training.step import Rows
-from workloads.interface import Workload
+
+_ROW_BYTES = 4  # of the number of a row of the store
 
 
 class Transfer:
@@ -24,78 +20,60 @@ class Transfer:
 
     Args:
         mesh: batches are split over its axis `data`.
-        store: keeps the echoed items on the devices; None if the host does. Each item is then sent
-            once, and batches are gathered there.
+        stores: whether the devices store the echoed items: each is sent once, when it is read, and
+            batches are gathered there.
+        entering: an example as it is sent, each array [1, ...], if they augment it on entry.
 
     Attributes:
-        bytes_sent: from this process to its devices.
+        bytes_sent: from this process to its devices. A stored example counts in the batch with its
+            copy 0.
     """
 
-    def __init__(self, mesh: Mesh, store: DeviceStore | None = None):
-        self._mesh, self._store = mesh, store
+    def __init__(self, mesh: Mesh, stores: bool = False, entering: Arrays | None = None):
+        self._mesh, self._stores, self._entering = mesh, stores, entering
         self.bytes_sent = 0
 
     def put(self, batch: Batch) -> Rows:
         """(data, index_B, copy_B) of the whole mesh; index_B and copy_B are uint32."""
         numbers = batch.index.astype(np.uint32), batch.copy.astype(np.uint32)
-        if self._store is None:
+        if not self._stores:
             return self._send((batch.data, *numbers))
-        before = self._store.bytes_sent
-        data = self._store.apply(batch.data)  # a gather plan
-        self.bytes_sent += self._store.bytes_sent - before
-        return data, *self._send(numbers)
+        blocks = batch.data if isinstance(batch.data, list) else [batch.data]
+        examples = (self._entering or blocks[0]).values()
+        example_bytes = sum(x.size * _item_bytes(x) // len(x) for x in examples)
+        new = int(np.count_nonzero(batch.copy == 0))
+        self.bytes_sent += new * (example_bytes + _ROW_BYTES) + len(batch.copy) * _ROW_BYTES
+        return jax.tree.map(self._joined, *blocks), *self._send(numbers)
 
     def _send(self, arrays: Any) -> Any:
         self.bytes_sent += sum(array.nbytes for array in jax.tree.leaves(arrays))
         return sharding.put_batch(self._mesh, arrays)
 
-
-def make_store(
-    config: ConfigDict, first: Arrays, workload: Workload, mesh: Mesh, held: range
-) -> DeviceStore:
-    """The store of a run with echo.placement=device.
-
-    Args:
-        config: a resolved configuration.
-        first: the first decoded example, each array [1, ...].
-        workload: of the run.
-        mesh: items are split over its axis `data`.
-        held: the streams that this process reads.
-
-    Raises:
-        InputError: a store has more items than it can number.
-    """
-    size = accounting.store_size(config, held)
-    if size.rows >= NOWHERE:
-        raise InputError(
-            f"config.echo.shuffle_buffer is {config.echo.shuffle_buffer:,}, but a stream keeps at "
-            f"most {NOWHERE - 1:,} items on a device; give a smaller buffer or more streams"
+    def _joined(self, *blocks: jax.Array) -> jax.Array:
+        """The global array of the blocks of the streams held here, which are on their devices."""
+        local = self._mesh.local_mesh.shape["data"]
+        size = len(blocks) // local  # blocks per device
+        parts = [blocks[i : i + size] for i in range(0, len(blocks), size)]
+        joined = [part[0] if size == 1 else jnp.concatenate(part) for part in parts]
+        length = sum(map(len, joined)) * self._mesh.shape["data"] // local
+        shards = [shard.data for array in joined for shard in array.addressable_shards]
+        return jax.make_array_from_single_device_arrays(
+            (length, *blocks[0].shape[1:]), sharding.over_data(self._mesh), shards
         )
-    after, item = config.echo.insertion.startswith("after"), first
-    enters = after and config.augment_on == "device"
-    if after and not enters:
-        zero = np.zeros(1, np.uint32)
-        item = jax.eval_shape(workload.augment, first, zero[0], zero, zero)
-    batches = config.echo.insertion == "after_batching"
-    rows = (config.batch_size // config.echo.streams,) if batches else ()
-    store = DeviceStore(
-        {k: jax.ShapeDtypeStruct(rows + v.shape[1:], v.dtype) for k, v in item.items()},
-        size.rows,
-        size.round_size,
-        streams=len(held),
-        mesh=mesh,
-        batches=batches,
-        enter=_augment_on_entry(workload, config.seed.data) if enters else None,
-    )
-    store.allocate(size.outputs)
-    return store
 
 
-@functools.lru_cache(maxsize=32)  # so that equal workloads share what has been compiled
-def _augment_on_entry(workload: Workload, data_seed: int) -> Enter:
-    """Augments fresh examples once, as copy 0."""
+def _item_bytes(array: Any) -> int:
+    return jax.dtypes.canonicalize_dtype(array.dtype).itemsize
 
-    def enter(data: Any, index_m: jax.Array) -> Any:
-        return workload.augment(data, np.uint32(data_seed), index_m, jnp.zeros_like(index_m))
 
-    return enter
+def stream_devices(mesh: Mesh, held: Sequence[int]) -> dict[int, NamedSharding]:
+    """Where to store the items of each stream in `held`: on the devices of the mesh that train on
+    its rows of each batch."""
+    local = mesh.local_mesh
+    axis, size = local.axis_names.index("data"), len(held) // local.shape["data"]
+    return {
+        stream: NamedSharding(
+            Mesh(local.devices.take([number // size], axis), local.axis_names), PartitionSpec()
+        )
+        for number, stream in enumerate(held)
+    }

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import echo
 from echo import readers
 from echo.auto_order import AutoOrder, Repeats
-from tests.helpers.echo_parents import KINDS, PlanApplier, parent_of
+from tests.helpers.echo_parents import KINDS, on_device, parent_of
 from tests.helpers.runs import HANGS
 
 # With this short read-ahead each chunk is one item, ready as soon as it has arrived.
@@ -127,7 +127,7 @@ def stage(parent, max_factor=3, shuffle_buffer=6, batch_size=4, seed=1, **more):
 @given(
     case=cases(),
     kind=st.sampled_from(KINDS),
-    placement=st.sampled_from(echo.PLACEMENTS),
+    placement=st.sampled_from(["host", on_device]),
     cut=st.floats(0, 1),
 )
 @settings(deadline=None, max_examples=80)
@@ -146,13 +146,13 @@ def test_the_stage_emits_what_was_decided_and_resumes_anywhere(case, kind, place
         if state is not None:
             iterator.set_state(json.loads(json.dumps(state)))
             assert iterator.get_state() == state
-        store = PlanApplier(dataset.store_rows(), dataset.round_size)
         for output in itertools.islice(iterator, count):
-            batch = store.apply(output.item) if placement == "device" else output.item
+            batch = output.item
             assert batch["y"].tolist() == (-output.index).tolist()
             assert batch["x"].tolist() == [[i] * 3 for i in output.index]
             outputs.append((output.index.tolist(), output.copy.tolist(), output.fresh))
-            batch["x"][:] = -1  # changes no other copy
+            if placement == "host":
+                batch["x"][:] = -1  # changes no other copy
         state = iterator.get_state()
         iterator.close()
     assert outputs == expected
@@ -190,13 +190,12 @@ def test_a_batch_takes_what_is_ready_and_waits_for_no_more_than_it_should_have(
     intervals, max_factor, capacity, size, patience, lead
 ):
     """A batch may wait for `patience`; at most `lead` items more than it requires are allowed."""
-    repeats, waits, due, allowed = Repeats(max_factor, capacity, 0), [], 0, 0
+    repeats, due, allowed = Repeats(max_factor, capacity, 0), 0, 0
     order = AutoOrder(
         repeats,
         size,
         slack=lambda: due - intake.now,
         limit=None if lead is None else lambda: np.int64(allowed),
-        waited=waits.append,
     )
     times = np.cumsum(np.asarray(intervals, int)).tolist()
     intake, emitted = Arrivals(times), collections.Counter()
@@ -219,9 +218,8 @@ def test_a_batch_takes_what_is_ready_and_waits_for_no_more_than_it_should_have(
         assert np.count_nonzero(copy == 0) == fresh
         assert index[:fresh].tolist() == list(range(admitted, admitted + fresh))
         assert len(set(index.tolist())) == size
-        assert (intake.now, bool(waits)) == (now, now > start)
+        assert intake.now == now
         emitted.update(index.tolist())
-        waits.clear()
         order.emitted(size)
         repeats.take(fresh, size)
         assert order.admitted == repeats.admitted

@@ -8,12 +8,10 @@ import subprocess
 import sys
 
 import grain
-import jax
 import numpy as np
 import pytest
 
 import echo
-from echo.gather_plan import GatherPlan
 from echo.spec import abbreviated
 from tests.helpers.echo_parents import THREADS, parent_of
 from tests.helpers.runs import HANGS
@@ -52,8 +50,7 @@ def schedule(**given):
 
 
 def store(**given):
-    item = np.zeros(3, np.float32)
-    return echo.DeviceStore(**{"item": item, "capacity": 4, "round_size": 2} | given)
+    return echo.DeviceStore(**{"rows": 4} | given)
 
 
 SPEC = echo.EchoSpecError
@@ -74,8 +71,7 @@ WRONG = [
     (lambda epoch: iterable().set_epoch(epoch), {"epoch": COUNTS}, SPEC),
     (lambda iterable: echo.echo_iterable(iterable, 2), {"iterable": [5]}, TypeError),
     (lambda parent: echo.EchoIterDataset(parent, factor=2), {"parent": [[1], None]}, TypeError),
-    (store, {"capacity": [0, *COUNTS], "round_size": [0, *COUNTS], "streams": [0, 1.5]}, SPEC),
-    (store, {"mesh": [jax.make_mesh((1,), ("x",)), 3]}, ValueError),
+    (store, {"rows": [0, 2**30, *COUNTS]}, SPEC),
 ]
 
 
@@ -104,7 +100,7 @@ def test_the_limits_themselves_are_allowed():
     fresh, copies = largest.cursor().take(1000)
     assert (fresh == 0).all()
     assert copies.max() < 1003
-    store(capacity=1, round_size=1)
+    store(rows=1)
     assert not fixed(annotate=np.bool_(False), batch_size=2**31 - 1).annotate
     assert abbreviated("x" * 78) == repr("x" * 78)
     assert abbreviated("x" * 79) == f"'{'x' * 79}... (81 characters)"
@@ -167,32 +163,6 @@ def test_an_invalid_state_is_refused_and_changes_nothing(kind):
             np.testing.assert_array_equal(next(iterator)["y"], next(other)["y"])
     iterator.close()
     other.close()
-
-
-ROWS = np.zeros((1, 1, 2), np.int32)
-
-
-@pytest.mark.parametrize(
-    ("plan", "error", "names"),
-    [
-        ("a batch", TypeError, "plan"),
-        (GatherPlan(np.zeros((1, 1, 2, 3)), ROWS, ROWS, np.zeros((2, 4))), ValueError, "streams"),
-        (GatherPlan(np.zeros((1, 1, 2, 4)), ROWS, ROWS, np.zeros((1, 4))), ValueError, "items"),
-        (
-            GatherPlan(np.zeros((1, 1, 2, 3), np.uint8), ROWS, ROWS, np.zeros((1, 4))),
-            ValueError,
-            "items",
-        ),
-        (
-            GatherPlan(np.zeros((1, 1, 2, 3), np.float32), ROWS, ROWS, np.full((1, 4), 4)),
-            ValueError,
-            "rows",
-        ),
-    ],
-)
-def test_a_device_store_refuses_plans_of_another_stage(plan, error, names):
-    with pytest.raises(error, match=names):
-        store().apply(plan)
 
 
 def test_the_library_exports_what_it_lists_and_documents_it(request):

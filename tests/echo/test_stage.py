@@ -17,7 +17,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from echo import PLACEMENTS, EchoIterDataset, EchoSchedule, readers
+from echo import EchoIterDataset, EchoSchedule, readers
 from echo.sequential import SNAPSHOT_EVERY
 from echo.stage import DEFAULT_READ_OPTIONS
 from tests.helpers.echo_parents import (
@@ -25,11 +25,11 @@ from tests.helpers.echo_parents import (
     NO_THREADS,
     RANDOM_ACCESS,
     THREADS,
-    PlanApplier,
     Source,
     Stacked,
     gone,
     numbers,
+    on_device,
     parent_of,
     reading_threads,
 )
@@ -48,14 +48,15 @@ def schedule_says(factor, buffer, seed, n) -> list[int]:
     return EchoSchedule(factor, buffer, seed).cursor(0, n).take(10_000)[0].tolist()
 
 
-def emitted(output, store):
+def emitted(output):
     """An annotated output as (items, copies, fresh count), after checks of its example."""
-    batch = store.apply(output.item) if store else output.item
+    batch = output.item
     y = np.ravel(batch["y"])
     np.testing.assert_array_equal(np.ravel(output.index), -y)
     np.testing.assert_array_equal(np.reshape(batch["x"], (-1, 3)), -y[:, None].repeat(3, 1))
-    assert (batch["x"].dtype, batch["y"].dtype) == (np.int64, np.int32)
-    batch["x"][:] = -1  # which changes no other copy
+    if isinstance(batch["x"], np.ndarray):
+        assert (batch["x"].dtype, batch["y"].dtype) == (np.int64, np.int32)
+        batch["x"][:] = -1  # which changes no other copy
     return y.tolist(), np.ravel(output.copy).tolist(), output.fresh
 
 
@@ -68,12 +69,13 @@ def emitted(output, store):
     n=st.integers(0, 60),
     drop=st.booleans(),
     threads=st.booleans(),
-    placement=st.sampled_from(PLACEMENTS),
+    placement=st.sampled_from(["host", "host", "host", on_device]),
     cut=st.floats(0, 1),
 )
 def test_it_emits_what_the_schedule_says_and_resumes_anywhere(
     kind, factor, buffer, batch_size, n, drop, threads, placement, cut
 ):
+    drop = drop or placement is on_device  # another length would be compiled
     parent, source = parent_of(kind, n)
     dataset = EchoIterDataset(
         parent,
@@ -94,22 +96,18 @@ def test_it_emits_what_the_schedule_says_and_resumes_anywhere(
         if part.stop - start == size or not drop or not batch_size:
             admitted = schedule.admitted(part.stop, n)
             expected.append(((-fresh[part]).tolist(), copies[part].tolist(), admitted))
-    on_device = placement == "device"
-    capacity = dataset.store_rows(n)
-    store = PlanApplier(capacity, dataset.round_size) if on_device else None
     iterator, cut = iter(dataset), round(cut * len(expected))
-    outputs = [emitted(next(iterator), store) for _ in range(cut)]
+    outputs = [emitted(next(iterator)) for _ in range(cut)]
     state = iterator.get_state()
     written = json.dumps(state)
     assert len(written) < 200
     iterator.close()
     reads_before, source.reads[:] = sorted(source.reads), []
 
-    store = PlanApplier(capacity, dataset.round_size) if on_device else None
     resumed = iter(dataset)
     resumed.set_state(json.loads(written))
     assert resumed.get_state() == state
-    outputs += [emitted(output, store) for output in resumed]
+    outputs += [emitted(output) for output in resumed]
     resumed.close()
     assert outputs == expected
     assert source.x[:, 0].tolist() == list(range(n))
@@ -124,9 +122,6 @@ def test_it_emits_what_the_schedule_says_and_resumes_anywhere(
         first = min(pending, default=admitted)
         assert len(source.reads) == len(set(source.reads))
         assert min(source.reads, default=first) > first - 2 * SNAPSHOT_EVERY
-    if on_device:
-        assert len(store.placed) == len(set(store.placed))  # each item once
-        assert max(store.rounds[1:], default=0) <= 1  # what was pending aside
 
 
 @pytest.mark.parametrize("kind", ["map", "sequential", "prefetched"])
@@ -277,7 +272,7 @@ class Flaky(Source):
 @pytest.mark.parametrize("kind", ["map", "chunks", "sequential"])
 @pytest.mark.parametrize("wrong", ["error", "shape"])
 @pytest.mark.parametrize("options", [NO_THREADS, THREADS])
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", ["host", on_device])
 def test_after_an_error_no_item_is_skipped(kind, wrong, options, placement):
     parent, source = parent_of(kind, 30)
     source.__class__ = type("FlakySource", (Flaky, type(source)), {})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax.core import FrozenDict
 
-from echo.gather_plan import PlanStore
+from echo.device import DeviceStore
 from echo.schedule import EchoSchedule
 from echo.stores import ArrayStore, ItemStore, RowAllocator, Stacked
 from tests.helpers.echo_parents import emit
@@ -105,7 +105,7 @@ OTHER_ITEMS = [
 BAD_ITEMS = [np.array([None, 1]), np.ma.zeros(2, int), b"ab\0", "ab\0", b"\0"]
 
 
-@pytest.mark.parametrize("new_store", [ArrayStore, lambda rows: PlanStore(rows, 2)])
+@pytest.mark.parametrize("new_store", [ArrayStore, DeviceStore])
 @pytest.mark.parametrize("item", [*OTHER_ITEMS, *BAD_ITEMS])
 def test_what_a_batch_could_not_hold_is_refused(new_store, item):
     store, one = new_store(4), np.asarray([1])

@@ -7,7 +7,7 @@ import threading
 import grain
 import numpy as np
 
-from echo.gather_plan import NOWHERE
+import echo
 from tests.helpers.runs import HANGS
 
 NO_THREADS = grain.ReadOptions(num_threads=0, prefetch_buffer_size=64)
@@ -109,27 +109,10 @@ def emit(store, numbers):
     return store.emit(taken)
 
 
-class PlanApplier:
-    """A store of plain arrays that applies gather plans in the most obvious way."""
-
-    def __init__(self, capacity, round_size):
-        self.capacity, self.round_size, self.stored = capacity, round_size, {}
-        self.rounds, self.placed = [], []
-
-    def apply(self, plan):
-        self.rounds.append(len(plan.rows))
-        assert plan.rows.shape[1:] == (1, self.round_size)
-        for number, rows in enumerate(plan.rows[:, 0]):
-            assert len(set(rows.tolist())) == len(rows)
-            for place, row in enumerate(rows.tolist()):
-                if row < NOWHERE:
-                    assert row < self.capacity
-                    item = {k: v[number, 0, place] for k, v in plan.items.items()}
-                    assert item["y"] == -plan.fresh[number, 0, place]
-                    self.stored[row] = item
-                    self.placed.append(int(plan.fresh[number, 0, place]))
-        batch = [self.stored[row] for row in plan.gather[0].tolist()]
-        return {key: np.stack([item[key] for item in batch]) for key in batch[0]}
+def on_device(rows, **options):
+    """A `DeviceStore` of a size that all stages of the tests share, and so its programs."""
+    assert rows <= 1024
+    return echo.DeviceStore(1024, **options)
 
 
 def reading_threads() -> set[threading.Thread]:

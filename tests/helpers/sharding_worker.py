@@ -13,15 +13,17 @@ import jax
 import numpy as np
 
 import train
-from echo import gather_plan
 from echo.device import DeviceStore
+from echo.stores import Stacked
 from models.transformer import Transformer
 from models.vision_transformer import VisionTransformer
+from pipeline.map_datasets import Batch
 from runs.checkpoints import by_path
 from tests.helpers.runs import RESNET, echoing, mini, placed, stop_at
 from training import divergence, gradient_statistics, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
+from training.transfer import Transfer, stream_devices
 from workloads.classification import SmallImageClassification
 from workloads.language import LanguageModel
 from workloads.networks import Network
@@ -91,19 +93,20 @@ def placement(where):
 
 
 def store(data, model):
-    """How a store of eight streams lies on a mesh, and which collectives its programs run."""
+    """How the stores of eight streams lie on a mesh, and which collectives their programs run."""
     mesh = sharding.make_mesh(data, model)
-    kept = DeviceStore(np.zeros((2, 3), np.int32), 5, 2, streams=8, mesh=mesh)
-    items = np.arange(8 * 2 * 2 * 3, dtype=np.int32).reshape(1, 8, 2, 2, 3)
-    rows = np.broadcast_to(np.asarray([4, gather_plan.NOWHERE], np.int32), (1, 8, 2))
-    batch = kept.apply(gather_plan.GatherPlan(items, rows, rows, np.full((8, 1), 4, np.int32)))
-    np.testing.assert_array_equal(batch, items[0, :, 0])
-    put = jax.device_put((items[0], rows[0], None), sharding.over_data(mesh))
-    programs = [kept._place.lower(kept._leaves, *put), kept._gather.lower(kept._leaves, put[1])]
-    text = "".join(program.compile().as_text() for program in programs)
+    items, number = np.arange(8 * 2 * 3, dtype=np.int32).reshape(8, 2, 3), np.zeros(1, np.int64)
+    blocks = []
+    for stream, devices in stream_devices(mesh, range(8)).items():
+        kept = DeviceStore(5, batch_size=1, sharding=devices)
+        kept.put(number, Stacked({"x": items[stream : stream + 1]}), number + 1)
+        blocks.append(kept.emit(kept.take(number[None])[0]))
+    batch = Transfer(mesh, stores=True).put(Batch(blocks, np.arange(8), np.zeros(8, int), 8))[0]
+    np.testing.assert_array_equal(batch["x"], items)
+    text = "".join(program.as_text() for program in kept._programs._compiled.values())
     return {
-        "shard": batch.addressable_shards[0].data.shape,
-        "stored": kept._leaves.addressable_shards[0].data.nbytes,
+        "shard": batch["x"].addressable_shards[0].data.shape,
+        "stored": kept._stored["x"].addressable_shards[0].data.nbytes,
         "collectives": re.findall(r"all-[a-z]+|collective-[a-z]+", text),
     }
 

@@ -1,8 +1,5 @@
 """Runs with echo.policy=auto: recorded decisions, exact replay, resuming, and the loop's pace."""
 
-import math
-import time
-
 import jax
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ from tests.helpers.runs import (
     recorded,
     stop_at,
 )
-from training.auto_policy import AutoPolicy, FreshLimit, Pace
+from training.auto_policy import AutoPolicy, Pace
 from training.experiment import make_experiment
 
 AUTO_INSERTIONS = (
@@ -46,7 +43,7 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
     source, _, _ = open_splits(config.dataset)
     workload = parts.program.task.workload
     plain = batches_of(mini(echo__streams=streams))
-    patient = list(build.build(config, source, workload, policy=AutoPolicy(config, AtMost())))
+    patient = list(build.build(config, source, workload, policy=AutoPolicy(config, lambda: 1.0)))
     assert len(patient) == len(plain) == 20
     for ours, theirs in zip(patient, plain, strict=True):
         assert ours.fresh_examples == theirs.fresh_examples
@@ -62,7 +59,7 @@ def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
     workload = make_experiment(config).program.task.workload
 
     def started():
-        streams = AutoPolicy(config, AtMost())
+        streams = AutoPolicy(config, lambda: 1.0)
         streams.earlier.update({0: [16, 16], 1: [16, 0]})
         return iter(build.build(config, source, workload, policy=streams))
 
@@ -70,80 +67,6 @@ def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
     assert [next(whole).decisions for _ in range(2)] == [(16, 16), (16, 0)]
     restored.set_state(whole.get_state())
     assert next(whole).decisions == next(restored).decisions == (0, 16)
-
-
-class AtMost:
-    """A pace that never hurries and allows these numbers of fresh examples; what it was told."""
-
-    def __init__(self, *most):
-        self.most, self.fresh, self.seconds = iter(most), [], 0.0
-
-    def __call__(self):
-        return 1.0
-
-    def waited(self, seconds):
-        self.seconds += seconds
-
-    def decided(self, fresh):
-        self.fresh.append(fresh)
-        return next(self.most)
-
-
-def limited(config, pace, earlier=(), **options):
-    """The batches of a configuration, of items kept on a device, of which `pace` limits the fresh
-    ones."""
-    config.echo.placement, config.augment_on = "device", "device"
-    source, _, _ = open_splits(config.dataset)
-    workload = make_experiment(config).program.task.workload
-    policy = AutoPolicy(config, pace, **options)
-    policy.earlier.update(earlier)
-    return iter(build.build(config, source, workload, policy=policy))
-
-
-@pytest.mark.parametrize(("insertion", "buffer"), AUTO_INSERTIONS[:2])
-@pytest.mark.parametrize("streams", [1, 2, 4])
-def test_a_batch_has_no_more_fresh_examples_than_the_host_hands_over_in_time(
-    insertion, buffer, streams
-):
-    most = [math.inf, 10, 10, 3, 3, 3, 3, 1, 1, 1]
-    hand_over = AtMost(*most)
-    batches = limited(auto(insertion, buffer, echo__streams=streams), hand_over)
-    decisions = [next(batches).decisions for _ in most]
-    totals = [sum(numbers) for numbers in decisions]
-    assert totals == hand_over.fresh == [32, 32, 10, 10, 3, 3, 3, 3, 1, 1]
-    # In turn, so that none is left behind.
-    sums = np.cumsum(decisions, axis=0)
-    assert (sums.max(axis=1) - sums.min(axis=1)).max() <= 1
-
-
-def test_whole_batches_are_not_limited():
-    insertion, buffer = AUTO_INSERTIONS[2]
-    batches = limited(auto(insertion, buffer), AtMost())
-    assert [next(batches).decisions for _ in range(3)] == [(32,)] * 3
-
-
-def test_a_restored_stream_is_not_limited_by_what_was_allowed_before():
-    config = auto()
-    batches = limited(config, AtMost(*[4] * 5))
-    states = []
-    for _ in range(5):
-        next(batches)
-        states.append(batches.get_state())
-    batches = limited(config, AtMost(*[4] * 5))
-    assert [next(batches).decisions for _ in range(2)] == [(32,), (4,)]
-    batches.set_state(states[4])  # two batches later; 8 fresh examples are allowed there
-    assert next(batches).decisions == (32,)
-
-
-def test_waits_and_the_exchange_with_other_processes_are_timed():
-    def exchange(contribution):
-        time.sleep(0.02)
-        return [contribution]
-
-    pace = AtMost(math.inf)
-    assert AutoPolicy(auto(), pace).echo_stage(0).keywords["waited"] == pace.waited
-    next(limited(auto(), pace, exchange=exchange))
-    assert pace.seconds >= 0.02
 
 
 @pytest.mark.parametrize(
@@ -186,7 +109,7 @@ def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion,
     assert_equal_runs(config, runs["host"], runs["device"])
     sent = {n: records.read_metrics(w)[-2]["bytes_sent"] for n, w in runs.items()}
     shown_for_each_fresh_one = 32 * 20 / sum(map(sum, fresh))
-    # rounds are filled up, and numbers are sent with each row
+    # numbers are sent with each row
     assert sent["host"] / sent["device"] > 0.6 * shown_for_each_fresh_one
 
 
@@ -306,7 +229,6 @@ class Loop:
             self.now += seconds
         if stall:
             self.now += stall
-            self.pace.waited(stall)
             assert self.pace() <= 0
         waited = self.now - asked
         self.dispatch()
@@ -382,189 +304,3 @@ def test_the_hosts_usual_time_is_allowed_for_and_a_rare_wait_for_upstream_is_not
         loop.lead = 0.001 if number % 3 else 0.009
         waited = loop.step()
     assert waited > 0.010 - 0.001 - 0.0011
-
-
-# ---- how many fresh examples the host hands over during a step
-
-
-class Host:
-    """A host that takes `fixed` + `per_example` * n seconds for n fresh examples, of which 100 are
-    always ready; a step takes 10 ms."""
-
-    def __init__(self, fixed, per_example, seed=0, scatter=0.0):
-        self.fixed, self.per_example = fixed, per_example
-        self.limit, self.scatter = FreshLimit(), scatter
-        self.draws = np.random.default_rng(seed)
-
-    def took(self, batches):
-        """The mean number of fresh examples, and the mean time from step to step in seconds."""
-        numbers, times = [], []
-        for _ in range(batches):
-            fresh = int(min(100, self.limit.most))
-            seconds = self.fixed + self.per_example * fresh
-            seconds *= math.exp(self.draws.normal(0, self.scatter)) if self.scatter else 1.0
-            late = seconds > 0.010
-            self.limit.took(fresh, seconds, late, None if late else 0.010)
-            numbers.append(fresh)
-            times.append(max(0.010, seconds))
-        return np.mean(numbers), np.mean(times)
-
-
-@pytest.mark.parametrize("scatter", [0.0, 0.2])
-def test_large_examples_are_limited_to_those_that_fit_into_one_step(scatter):
-    host = Host(fixed=0.001, per_example=0.0004, scatter=scatter)  # 41 ms for all
-    assert host.took(20)[0] == 100
-    host.took(80)
-    fresh, seconds = host.took(500)
-    assert fresh == pytest.approx((0.95 * 0.010 - 0.001) / 0.0004, rel=0.15)
-    assert seconds < 0.010 * (1.01 if not scatter else 1.15)
-
-
-@pytest.mark.parametrize("per_example", [0.0004, 0.006])  # 21 examples fit into a step, and one
-def test_a_host_that_becomes_faster_hands_over_all_again(per_example):
-    host = Host(fixed=0.001, per_example=per_example)
-    host.took(200)
-    host.per_example = 0.00001
-    host.took(150)
-    assert host.took(100)[0] == 100
-    host.per_example = 0.0004
-    host.took(100)
-    assert host.took(100)[0] < 25
-
-
-@pytest.mark.parametrize("scatter", [0.0, 0.3])
-def test_a_host_that_is_late_for_other_reasons_hands_over_nearly_all(scatter):
-    host = Host(fixed=0.020, per_example=0.00001, scatter=scatter)
-    host.took(200)
-    assert host.took(3000)[0] > 95
-
-
-def test_what_takes_longer_than_a_step_by_itself_is_not_all_given_up():
-    """One by one, fresh examples would take five times as long as ten at a time."""
-    host = Host(fixed=0.015, per_example=0.001)
-    host.took(200)
-    fresh, seconds = host.took(500)
-    assert 10 < fresh < 40
-    assert 1.5 * fresh / seconds > 100 / 0.115  # fresh examples per second, of those without limit
-    assert seconds < 0.115 / 2.5
-
-
-@pytest.mark.parametrize("number", [2, 3, 5, 8])
-def test_small_numbers_are_found_too(number):
-    host = Host(fixed=0.001, per_example=0.0085 / (number + 0.2))
-    host.took(300)
-    assert host.took(200)[0] == pytest.approx(number, rel=0.1)
-
-
-def test_single_late_batches_and_blocks_change_nothing():
-    host = Host(fixed=0.009, per_example=0.000005)
-    for number in range(40):
-        host.took(20)
-        for _ in range(10 if number % 2 else 4):
-            host.limit.took(100, 0.020, True)
-        if number % 2 == 0:
-            host.took(6)
-        assert host.limit.most == math.inf
-
-
-def test_a_batch_in_time_is_not_limited_further():
-    host = Host(fixed=0.001, per_example=0.0004)
-    host.took(200)
-    before = host.limit.most
-    for _ in range(50):
-        host.limit.took(int(before), 0.0099, False, 0.010)
-        assert host.limit.most == before
-
-
-def test_repeated_decisions_are_no_attempts():
-    pace = AtMost(4)
-    batches = limited(auto(), pace, earlier={0: [32], 1: [5], 2: [6]})
-    assert [next(batches).decisions for _ in range(4)] == [(32,), (5,), (6,), (32,)]
-    assert pace.fresh == [32]
-
-
-@pytest.mark.parametrize("placement", ["host", "device"])
-def test_a_run_is_limited_if_the_devices_store_the_examples(placement, tmp_path, monkeypatch):
-    took = []
-    monkeypatch.setattr(FreshLimit, "took", lambda self, *batch: took.append(batch))
-    always_four = property(lambda self: 4.0, lambda self, most: None)
-    monkeypatch.setattr(FreshLimit, "most", always_four, raising=False)
-    fields = {"echo__placement": placement, "augment_on": "device", "echo__max_factor": 1000}
-    config = auto(**fields, budget__fresh_examples=128)
-    result = train.train(config, tmp_path / "run")
-    first, *others = recorded(tmp_path / "run")
-    assert first == [32]
-    if placement == "device":
-        assert max(others) <= [4]
-        assert result["step"] > 15  # 4 without a limit
-    else:
-        assert not took
-
-
-class Sending(Loop):
-    """Steps of 10 ms; handing over n fresh examples takes 1 ms and `per_example` * n, and another
-    one becomes ready every `every` seconds, up to 100, the size of a batch."""
-
-    def __init__(self, monkeypatch, per_example, every):
-        super().__init__(monkeypatch, 0.0)
-        self.per_example, self.every = per_example, every
-        self.ready, self.read_at, self.exchange_seconds = 0.0, 0.0, 0.0
-
-    def come(self):
-        self.ready = min(100.0, self.ready + (self.now - self.read_at) / self.every)
-        self.read_at = self.now
-        return int(self.ready)
-
-    def send(self, least=0):
-        """A step with what is ready, at least `least`; returns its number of fresh examples."""
-        most = int(max(least, min(100, self.pace.decided(0))))
-        while self.come() < most and (seconds := self.pace()) > 0:
-            self.wait(seconds)
-        while self.come() < least:
-            self.wait(self.every)
-        fresh = min(most, self.come())
-        self.ready -= fresh
-        self.now += self.exchange_seconds
-        self.pace.waited(self.exchange_seconds)
-        self.pace.decided(fresh)
-        self.lead = 0.001 + self.per_example * fresh
-        self.dispatch()
-        return fresh
-
-    def wait(self, seconds):
-        self.now += seconds
-        self.pace.waited(seconds)
-
-    def run(self, batches, **options):
-        """The mean number of fresh examples, and the device's mean idle time in seconds."""
-        self.idle = 0.0
-        return np.mean([self.send(**options) for _ in range(batches)]), self.idle / batches
-
-
-def test_the_device_does_not_wait_for_fresh_examples_that_take_longer_than_one_step(monkeypatch):
-    # With all that are ready, each batch would take up to 41 ms: 31 ms without a step.
-    loop = Sending(monkeypatch, per_example=0.0004, every=0.0002)
-    loop.run(150)
-    fresh, idle = loop.run(300)
-    assert fresh == pytest.approx((0.010 - 0.001) / 0.0004, rel=0.15)
-    assert idle < 0.0002
-
-
-def test_neither_waiting_for_fresh_examples_nor_for_processes_counts_as_handing_over(monkeypatch):
-    loop = Sending(monkeypatch, per_example=0.00001, every=0.010)
-    loop.run(200, least=8)  # each waits for about 80 ms
-    assert loop.pace.decided(0) == math.inf
-    loop.every = 0.0001
-    loop.run(5)
-    assert loop.run(20)[0] > 90
-    loop = Sending(monkeypatch, per_example=0.00005, every=0.0001)
-    loop.exchange_seconds = 0.015
-    loop.run(300)
-    assert loop.pace.decided(0) == math.inf
-
-
-def test_nothing_is_limited_while_the_input_is_slow(monkeypatch):
-    loop = Sending(monkeypatch, per_example=0.0001, every=0.002)
-    fresh, _ = loop.run(300)
-    assert fresh == pytest.approx(5, abs=0.2)
-    assert loop.pace.decided(0) == math.inf

@@ -38,14 +38,10 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
 
     steps = np.arange(1, len(host) + 1)
     assert [r["bytes_sent"] for r in host] == (steps * 32 * (EXAMPLE + NUMBERS)).tolist()
-    # Each item's bytes and row are sent once, and a row per emitted example (or batch).
-    item, round_size, gathered = (32, 1, 1) if insertion == "after_batching" else (1, 8, 32)
-    new = np.diff([r["fresh_examples"] for r in device], prepend=0) // item
-    placed_items = -(-new // round_size) * round_size  # in rounds of ceil(B / e)
-    sent = placed_items * (item * EXAMPLE + ROW) + gathered * ROW + 32 * NUMBERS
-    assert [r["bytes_sent"] for r in device] == np.cumsum(sent).tolist()
-    # a quarter of the emitted examples, and what filled up the first and the last round
-    assert 640 <= placed_items.sum() * item <= 640 + 14
+    # An item's bytes and row are sent once, and a row for each copy.
+    sent = [r["bytes_sent"] for r in device]
+    assert sent[-1] == 640 * (EXAMPLE + ROW) + len(host) * 32 * (ROW + NUMBERS)
+    assert np.diff(sent).min() >= 32 * (ROW + NUMBERS)
 
 
 @pytest.mark.parametrize("insertion", ["after_augmentation", "after_batching"])
