@@ -3,6 +3,7 @@
     python -m benchmarks.input --out=results/input.md     about 5 minutes
     python -m benchmarks.input --train                    ResNet-50 that waits for JPEGs; a GPU
     python -m benchmarks.input --train --quick            a smoke run
+    python -m benchmarks.input --simulate                 `auto` on a simulated machine; 3 minutes
     taskset -c 0-3 python -m benchmarks.input --train     on fewer cores
 
 Files of 640 x 480 pixels are made from scikit-learn's two photographs. All sides read them from the
@@ -17,6 +18,10 @@ With `--train`, nothing slows the input but its own work. "a batch in memory" re
 times, so that it reads almost nothing. Before augmentation, whole canvases are decoded; elsewhere
 only the crops are kept (`dataset.fused_decode`). Steps per second are not time to a target: a
 repeated example is worth less than a fresh one.
+
+With `--simulate`, the real pipeline reads with 16 threads whose decoder only sleeps, so long that
+input is R times slower than a device whose step takes 40 ms. Examples are small: on a real machine,
+the threads that read would send large ones.
 """
 
 import concurrent.futures
@@ -24,6 +29,7 @@ import dataclasses
 import importlib.util
 import io
 import itertools
+import math
 import multiprocessing
 import os
 import pathlib
@@ -43,8 +49,13 @@ from ml_collections import ConfigDict
 from benchmarks import common, speedup
 from benchmarks.speedup import Condition, Steady
 from configs import catalog, imagenet
+from data.sources import ArraySource
 from echo.threads import usable_cores
+from pipeline import build, map_datasets
+from pipeline.streams import FixedPolicy
+from training import auto_policy, sharding
 from training.experiment import make_experiment
+from training.transfer import Transfer
 from workloads import decoding
 
 BATCH = 64
@@ -339,6 +350,95 @@ def train(plan: Plan, data: pathlib.Path) -> str:
     return training_table(plan, rounds)
 
 
+# --- a simulated machine
+
+THREADS, STEP_SECONDS, RATIOS = 16, 0.040, (1.5, 2.5, 6.0)
+READER, AUTO = "no echoing", "auto"
+WARM_UP_SECONDS = 2.0
+
+
+class Step:
+    """The output of a step on the simulated device."""
+
+    def __init__(self, end: float):
+        self.end = end
+
+    def is_ready(self) -> bool:
+        return time.perf_counter() >= self.end
+
+    def block_until_ready(self) -> "Step":
+        time.sleep(max(0.0, self.end - time.perf_counter()))
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Sleeping:
+    """A workload whose decoder takes this time per example, and no processor."""
+
+    seconds: float
+
+    def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+        time.sleep(self.seconds * len(records))
+        return {"label": np.asarray([record["label"] for record in records], np.int32)}
+
+
+def simulated(plan: Plan, ratio: float, fields: dict[str, Any]) -> Steady:
+    """Steps and fresh examples per second of a loop on the simulated machine."""
+    stored = {"augment_on": "device", "echo.placement": "device"}
+    config = configuration(plan, "anywhere", stored | fields)
+    workload = Sleeping(ratio * THREADS * STEP_SECONDS / plan.batch_size)
+    source = ArraySource(label=np.arange(10**6))
+    held, mesh, policy = range(1), sharding.make_mesh(1, 1), None
+    if config.echo.policy == "auto":
+        policy = auto_policy.of_run(config)
+    policy = policy or FixedPolicy(config, held)
+    batches = iter(build.build(config, source, workload, held, policy))
+    transfer = Transfer(mesh, stores=config.echo.insertion != "none")
+    begin, end, seen, running = time.perf_counter(), 0.0, [], []
+    while not seen or seen[-1][0] - begin < WARM_UP_SECONDS + plan.seconds:
+        batch = next(batches)
+        jax.block_until_ready(transfer.put(batch))
+        now = time.perf_counter()
+        end = max(now, end) + STEP_SECONDS
+        running.append({"loss": Step(end)})
+        policy.dispatched(len(seen) + 1, batch, running[-1])
+        if len(running) > 1:
+            policy.awaits(running[0])
+            jax.block_until_ready(running.pop(0))
+        seen.append((now, batch.fresh_examples))
+    batches.close()
+    (start, first), *_, (stop, last) = kept = [s for s in seen if s[0] - begin > WARM_UP_SECONDS]
+    return Steady((len(kept) - 1) / (stop - start), (last - first) / (stop - start))
+
+
+def simulate(plan: Plan) -> str:
+    """Shares of the device's and of the reader's time, by R and condition."""
+    build.CORES = map_datasets.CORES = THREADS
+    rows = []
+    buffer = 4 * plan.batch_size
+    for ratio in RATIOS:
+        factor = math.ceil(ratio)
+        best = f"e = {factor}, stored on the device"
+        fields = {
+            READER: {},
+            best: catalog.echo("before_augmentation", float(factor), buffer),
+            AUTO: catalog.auto(16, 2 * buffer),
+        }
+        rounds: list[dict[str, Steady]] = []
+        for number in range(plan.rounds):
+            order = random.Random(number).sample(list(fields), len(fields))
+            rounds.append({name: simulated(plan, ratio, fields[name]) for name in order})
+            common.progress(f"R = {ratio:g}: round {number + 1} of {plan.rounds}")
+        for name in fields:
+            busy = [r[name].steps * STEP_SECONDS for r in rounds]
+            steps = [r[name].steps / r[best].steps for r in rounds]
+            fresh = [r[name].fresh_examples / r[READER].fresh_examples for r in rounds]
+            spreads = (common.Spread(tuple(values)) for values in (busy, steps, fresh))
+            rows.append([f"{ratio:g}", name, *(f"{spread:.2f}" for spread in spreads)])
+    header = ["R", "", "device busy", "steps, of the fixed factor's", "fresh, of no echoing's"]
+    return common.markdown_table(header, rows)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
         __spec__.name,
@@ -352,15 +452,20 @@ def main(argv: list[str] | None = None) -> None:
         seconds="seconds per side and round",
     )
     parser.add_argument("--train", action="store_true", help="train instead of only reading")
+    parser.add_argument("--simulate", action="store_true", help="train on a simulated machine")
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)
     with tempfile.TemporaryDirectory() as directory:
         data = pathlib.Path(directory)
-        write_files(plan, data)
-        table = train(plan, data) if options.train else read(plan, data)
+        if options.simulate:
+            table = simulate(plan)
+        else:
+            write_files(plan, data)
+            table = train(plan, data) if options.train else read(plan, data)
+    flag = " --simulate" if options.simulate else " --train" * options.train
     text = [
         "# Photographs as input",
-        f"Measured by `python -m benchmarks.input{' --train' * options.train}` on "
+        f"Measured by `python -m benchmarks.input{flag}` on "
         f"{jax.devices()[0].device_kind}, {common.machine(PACKAGES)} Median (smallest to largest) "
         f"of {plan.rounds} rounds, {plan.files} files.",
         table,
