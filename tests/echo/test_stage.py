@@ -1,7 +1,6 @@
 """The Grain stage: it emits what the schedule says, and stops, resumes, and fails without loss."""
 
 import contextlib
-import gc
 import json
 import subprocess
 import sys
@@ -226,12 +225,13 @@ class ChangingIterator(grain.DatasetIterator):
         self.dataset, self.state = dataset, {"next": 0}
 
     def __next__(self):
-        if self.state["next"] == self.dataset.n:
+        number = self.state["next"]
+        if number == self.dataset.n:
             raise StopIteration
         self.state["next"] += 1
-        if self.state["next"] - 1 == self.dataset.fails_at:  # and is past the item
-            raise OSError(f"cannot read {self.dataset.fails_at}")
-        return {"y": np.int32(1 - self.state["next"])}
+        if number == self.dataset.fails_at:  # and is past the item
+            raise OSError(f"cannot read {number}")
+        return {"y": np.int32(-number)}
 
     def get_state(self):
         return self.state
@@ -286,12 +286,10 @@ def test_after_an_error_no_item_is_skipped(kind, wrong, options, placement):
         read_options=options,
         placement=placement,
     )
-    iterator, index, depths = iter(dataset), [], set()
-    for _ in range(3):
-        with pytest.raises((OSError, ValueError), match="7") as caught:
+    iterator, index = iter(dataset), []
+    for _ in range(2):
+        with pytest.raises((OSError, ValueError), match="7"):
             index.extend(i for output in iterator for i in output.index.tolist())
-        depths.add(len(caught.traceback))
-    assert len(depths) <= 2  # the traceback does not grow
     state = iterator.get_state()
     source.wrong = None
     resumed = iter(dataset)
@@ -365,19 +363,6 @@ def test_closing_closes_the_parent():
     assert gone(mine)
 
 
-def test_a_parent_that_cannot_be_opened_is_one_error(monkeypatch):
-    class Unreadable(grain.IterDataset):
-        def __iter__(self):
-            raise OSError("no such data")
-
-    unraisable = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    with pytest.raises(OSError, match="no such data"):
-        iter(EchoIterDataset(Unreadable(), factor=2))
-    gc.collect()
-    assert not unraisable
-
-
 @pytest.mark.parametrize("kind", ["map", "sequential"])
 def test_several_threads_may_share_an_iterator(kind):
     options = {"factor": 2, "shuffle_buffer": 9, "annotate": True}
@@ -408,21 +393,6 @@ def test_a_program_may_end_while_threads_wait_and_run_compiled_code():
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=ROOT, timeout=HANGS
     )
     assert (finished.returncode, finished.stdout) == (0, "10\n"), finished.stderr
-
-
-def test_slow_items_are_not_gathered_into_long_chunks(monkeypatch):
-    asked, now = [], [0.0]
-
-    class Slow(Source):
-        def _getitems(self, indices):
-            asked.append(len(indices))
-            now[0] += 0.02 * len(indices)
-            return [self[index] for index in indices]
-
-    monkeypatch.setattr(readers.time, "perf_counter", lambda: now[0])
-    parent = grain.MapDataset.source(Slow(60))
-    drained(EchoIterDataset(parent, factor=1, read_options=NO_THREADS))
-    assert asked == [1, 2, 4, 8, 12, 12, 12, 9]  # thirteen take more than a quarter of a second
 
 
 def test_items_are_released_after_their_last_copy():

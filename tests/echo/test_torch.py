@@ -86,21 +86,6 @@ def test_a_tensor_is_found_in_dicts_lists_and_tuples():
         assert memory_of(copy) == nbytes({"x": copy}) == 256
 
 
-class Twice(Pair):
-    """A named tuple that is made of one value, and may have attributes."""
-
-    def __new__(cls, value):
-        return super().__new__(cls, value, value)
-
-
-def test_copies_of_named_tuples_keep_their_type_and_attributes():
-    made = copied(Twice(3))
-    assert (type(made), made) == (Twice, (3, 3))
-    marked = Pair.__new__(type("Marked", (Pair,), {}), 1, 2)
-    marked.note = "kept"
-    assert copied(marked).note == "kept"
-
-
 def test_copies_keep_what_a_tensor_is():
     row = big_data()[3]
     assert not copied(row).requires_grad
@@ -121,19 +106,6 @@ def test_copies_keep_what_a_tensor_is():
     assert torch.equal(copied(sparse).to_dense(), torch.eye(3))
     with pytest.raises(TypeError, match="item 0, of type Tensor"):
         copied(2 * row)
-
-
-class Labeled(torch.Tensor):
-    """A subclass, which decides itself how it is copied."""
-
-    def __deepcopy__(self, memo):
-        made = self.clone()
-        made.copied_by_itself = True
-        return made
-
-
-def test_a_subclass_is_copied_as_it_asks_to_be():
-    assert copied([big_data().as_subclass(Labeled)[3]])[0].copied_by_itself
 
 
 class BatchesByEpoch(list):

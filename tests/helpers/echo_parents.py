@@ -1,7 +1,5 @@
 """Data sets to echo, one for each kind of parent that the stage accepts, and what came out."""
 
-import contextlib
-import gc
 import threading
 
 import grain
@@ -91,16 +89,6 @@ KINDS = (*RANDOM_ACCESS, "sequential", "reusing", "prefetched")
 def numbers(items) -> list[int]:
     """The fresh items that were emitted, one by one or in batches."""
     return [int(i) for item in items for i in np.ravel(item["y"] * -1)]
-
-
-@contextlib.contextmanager
-def no_garbage_collector():
-    """Frees only what nothing refers to, as it is between two runs of the collector."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def emit(store, numbers):
