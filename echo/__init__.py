@@ -11,7 +11,7 @@ The only hard dependency is NumPy. Grain, JAX, and TensorFlow are imported on fi
 that requires them.
 """
 
-import importlib.util
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from echo import tf_data
@@ -29,11 +29,15 @@ __all__ = [
     "PLACEMENTS",
     "Advice",
     "AutoIterable",
+    "DeviceStore",
     "EchoCursor",
+    "EchoIterDataset",
     "EchoIterable",
     "EchoIterator",
     "EchoSchedule",
     "EchoSpecError",
+    "Echoed",
+    "OpportunisticIterDataset",
     "Watched",
     "advise",
     "auto",
@@ -55,9 +59,6 @@ _LAZY = {
     "Echoed": ("stage", "grain"),
     "OpportunisticIterDataset": ("stage", "grain"),
 }
-
-# `from echo import *` gives those whose package is installed.
-__all__ += [name for name, (_, package) in _LAZY.items() if importlib.util.find_spec(package)]
 
 
 def __getattr__(name: str) -> Any:

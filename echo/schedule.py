@@ -144,6 +144,7 @@ class EchoCursor:
         self.schedule = schedule
         self.position = checked_integer("position", position, 0, MAX_POSITION)
         self._size, self._drop_remainder = size, drop_remainder
+        self._settings = f"{schedule.factor}, {schedule.shuffle_buffer}, {schedule.seed}"
         self.end(num_fresh)
 
     def end(self, num_fresh: int | None) -> None:
@@ -222,21 +223,15 @@ class EchoCursor:
     def at(self, state: dict[str, Any], num_items: int | None) -> Self:
         if state["schedule"] != self._settings:
             raise ValueError(
-                f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
-                f"({state['schedule']}), this one has ({self._settings}); "
-                "restore it into an equal stage (after its first epoch, echo_iterable derives the "
-                "seed from the epoch, unless reshuffle_each_iteration=False)"
+                f"the state is of (factor, shuffle_buffer, seed) = ({state['schedule']}), this "
+                f"stage has ({self._settings}); restore it into an equal stage"
             )
         position, size = state["position"], self._size
         return type(self)(self.schedule, position, num_items, size, self._drop_remainder)
 
-    @property
-    def _settings(self) -> str:
-        return f"{self.schedule.factor}, {self.schedule.shuffle_buffer}, {self.schedule.seed}"
-
     def rewound(self, position: int) -> "EchoCursor":
-        """A cursor at or before output `position` that has yet to emit a copy of every item that
-        is pending there."""
+        """A cursor at or before output `position` that has yet to emit a copy of every item that is
+        pending there."""
         if 0 <= position - self.position <= self.schedule.slots:
             return self  # emitting the outputs between is faster than looking back
         oldest = self.schedule.cursor(position, self.num_fresh).oldest()
@@ -244,10 +239,8 @@ class EchoCursor:
         return self.schedule.cursor(min(max(enters, 0), position), self.num_fresh)
 
     def pending(self) -> dict[int, int]:
-        """Fresh items that have entered the stage, with the number of copies left if not 0.
-
-        A store must contain exactly these items at this position. They are in order of entry.
-        """
+        """Fresh items that have entered the stage, in order, with the number of copies left if not
+        0: what a store must contain at this position."""
         schedule = self.schedule
         admitted = schedule._echoed_admitted(self.position, self.num_fresh)
         if admitted == 0:
@@ -272,10 +265,8 @@ class EchoCursor:
 
     @functools.cached_property
     def _contents(self) -> np.ndarray:
-        """Echoed position in each slot. The slot that is drawn next is already refilled.
-
-        It is not made before it is used, since a stream may end before it has filled the slots.
-        """
+        """Echoed position in each slot. The slot that is drawn next is already refilled. Made on
+        first use, since a stream may end before it has filled the slots."""
         return self._look_back(self.position)
 
     def _block(self, start: int) -> tuple[np.ndarray, np.ndarray]:

@@ -175,25 +175,18 @@ def test_the_library_exports_what_it_lists_and_documents_it(request):
         _ = echo.EchoStage
 
 
-def test_a_star_import_gives_what_the_installed_packages_allow(request):
-    missing = "import sys; sys.modules |= dict.fromkeys(['grain', 'jax', 'tensorflow'])\n"
-    program = (
-        missing
-        + """
-from echo import *
+def test_a_name_whose_package_is_missing_says_which(request):
+    program = """
+import sys
+sys.modules |= dict.fromkeys(['grain', 'jax', 'tensorflow'])
 import echo
-print(dir())
-for call in (lambda: echo.EchoIterDataset, lambda: echo.DeviceStore, lambda: tf_data.echo(2)):
+for call in (lambda: echo.EchoIterDataset, lambda: echo.DeviceStore, lambda: echo.tf_data.echo(2)):
     try:
         call()
     except ImportError as error:
         print(error.name)
 """
-    )
     printed = subprocess.check_output(
         [sys.executable, "-c", program], text=True, cwd=request.config.rootpath, timeout=HANGS
     )
-    names, *packages = printed.splitlines()
-    assert "'echo_iterable'" in names
-    assert "'EchoIterDataset'" not in names
-    assert packages == ["grain", "jax", "tensorflow"]
+    assert printed.split() == ["grain", "jax", "tensorflow"]
