@@ -113,7 +113,7 @@ FIELDS = [
     # training
     Field("batch_size", 128, "examples per step, over all devices and processes", 1, _MAX_BATCH),
     Field("budget.fresh_examples", 0, "fresh examples after which the input ends", *_COUNT),
-    Field("evaluate_every_fresh_examples", 0, "0 = at the end; a study divides it by e", *_COUNT),
+    Field("evaluate_every_fresh_examples", 0, "0 = at the end", *_COUNT),
     Field("checkpoint_every_fresh_examples", 0, "0 = only at interruption", *_COUNT),
     Field("log_every_steps", 100, "steps between training records", 1, _MAX_COUNT),
     Field("gradient_statistics_every_steps", 0, "gradient noise; 0 = none; 100 costs 3%", *_COUNT),

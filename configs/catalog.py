@@ -160,6 +160,7 @@ def studies(numbers: Numbers) -> Studies:
         "demo": {
             "about": "A first look: where to echo, and how often, with a small search.",
             "conditions": twice | numbers.before(*numbers.demo_factors),
+            "cadence": "step",  # as in the numbers that pages print
             **numbers.demo,
         },
         "pilot": {

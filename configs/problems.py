@@ -129,4 +129,5 @@ def get_search_space(variant: str = ""):
 def get_studies(variant: str = "") -> catalog.Studies:
     """The registered studies of a problem."""
     base.choose(PROBLEMS, variant)
-    return json.loads(PLANS.read_text())[variant]
+    plans = json.loads(PLANS.read_text())[variant]
+    return {name: {"cadence": "step"} | plan for name, plan in plans.items()}

@@ -37,6 +37,7 @@ MAY_CHANGE = (*SIZES, "config")
 SEEDS_PER_SEARCH = 10_000
 
 CADENCE = "evaluate_every_fresh_examples"
+CADENCES = ("fresh_examples", "step")  # per which of them conditions are evaluated equally often
 
 EDGE = 0.05  # share of an axis that counts as near its end
 
@@ -287,6 +288,7 @@ class Study:
             (`budget_of`); None if unknown.
         space: axes of the search.
         score: one of SCORES.
+        cadence: one of CADENCES.
         config: the configuration that all trials start from: a ConfigDict when the study is run,
             the dict in study.json when it is read.
         config_flag: the --config that it came from.
@@ -303,6 +305,7 @@ class Study:
     budget: int | None = None
     space: tuple[Axis, ...] = ()
     score: str = FRESH_EXAMPLES
+    cadence: str = CADENCES[0]
     config: Any = None
     config_flag: str = ""
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -374,14 +377,13 @@ class Study:
 
         Neither seeds nor hyperparameters depend on the condition, so equal trials of two conditions
         are a pair with matched seeds: the same initial parameters, data order, and hyperparameters.
-        The cadence of evaluations is the configuration's, divided by the copies per example: with a
-        common one, the scores of large factors would be coarse, since they need fewer fresh
-        examples. Best values do have a common one: the best of more evaluations is better by
-        chance.
+        The cadence of evaluations is the configuration's. Equally often per step, it is divided by
+        the copies per example, which favors echoing: a noisy metric is looked at more often. Best
+        values never are, since the best of more evaluations is better by chance.
         """
         settings = dict(condition.overrides) | dict(hparams)
         every = nested(self.config, CADENCE)
-        if every and CADENCE not in settings and not self.scores_values:
+        if every and CADENCE not in settings and self.cadence == "step" and not self.scores_values:
             fields = ("echo.factor", "dataset.spaced_epochs")
             copies = math.prod(float(settings.get(f, nested(self.config, f) or 1)) for f in fields)
             settings[CADENCE] = max(1, round(every / copies))
@@ -403,6 +405,7 @@ class Study:
             "resolved_config": self.config.to_dict(),
             "target": dataclasses.asdict(self.target),
             "score": self.score,
+            "cadence": self.cadence,
             "budget_fresh_examples": self.budget,
             "dataset": dict(dataset),
             "baseline": self.baseline,
@@ -449,6 +452,7 @@ class Study:
             budget=record["budget_fresh_examples"],
             space=tuple(map(Axis.from_record, record["search_space"])),
             score=record.get("score", FRESH_EXAMPLES),
+            cadence=record.get("cadence", "step"),  # as before it was stored
             config=config,
             config_flag=record["config"],
             record=record,

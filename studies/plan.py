@@ -20,6 +20,7 @@ from pipeline import accounting
 from runs import cli, origins, records, workdirs
 from runs.progress import several
 from runs.study import (
+    CADENCES,
     ECHO_SETTINGS,
     FRESH_EXAMPLES,
     MAX_TRIALS_FACTOR,
@@ -55,6 +56,7 @@ class _Definition:
     trials: int
     searches: int
     score: str = FRESH_EXAMPLES
+    cadence: str = CADENCES[0]
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     space: Sequence[Mapping[str, Any]] | None = None  # that of the file
     not_searched: Sequence[str] = ()
@@ -108,6 +110,7 @@ def load_study(
             searches=own.searches,
             space=axes,
             score=own.score,
+            cadence=own.cadence,
             config_flag=config_flag,
         )
 
@@ -122,6 +125,7 @@ def make_study(
     searches: int,
     space: Sequence[Mapping[str, Any]] = (),
     score: str = FRESH_EXAMPLES,
+    cadence: str = CADENCES[0],
     config_flag: str = "",
 ) -> Study:
     """A study of a configuration; see docs/studies.md.
@@ -137,7 +141,8 @@ def make_study(
     """
     checked_integer("trials", trials, 1, MAX_TRIALS)
     checked_integer("searches", searches, 1, MAX_SEARCHES)
-    refuse(score not in SCORES, f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    for key, value, allowed in (("score", score, SCORES), ("cadence", cadence, CADENCES)):
+        refuse(value not in allowed, f"{key} is {value!r}; allowed: {', '.join(allowed)}")
     given = {condition: _overrides(condition, own) for condition, own in conditions.items()}
     refuse(
         len({condition.lower() for condition in given}) < len(given),
@@ -159,6 +164,7 @@ def make_study(
         budget=config.budget.fresh_examples,
         space=tuple(search.resolved_axis(axis, config) for axis in space),
         score=score,
+        cadence=cadence,
         config=config,
         config_flag=config_flag,
     )

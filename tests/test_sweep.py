@@ -74,7 +74,7 @@ def test_horizon_axis_follows_the_budget_and_gives_whole_numbers(budget):
 
 
 def test_conditions_are_evaluated_equally_often_per_step_or_per_fresh_example():
-    for name, per_step in (("factor", True), ("controls", True), ("quality", False)):
+    for name, per_step in (("factor", False), ("demo", True), ("quality", False)):
         loaded = of_mini(name)
         every, copies = loaded.config.evaluate_every_fresh_examples, set()
         for condition in loaded.conditions:
@@ -82,7 +82,7 @@ def test_conditions_are_evaluated_equally_often_per_step_or_per_fresh_example():
             copies.add(config.echo.factor * config.dataset.spaced_epochs)
             own = config.echo.factor * config.dataset.spaced_epochs if per_step else 1
             assert config.evaluate_every_fresh_examples == round(every / own)
-        assert {1, 2} < copies or name == "controls"
+        assert {1, 2} < copies
     own = dataclasses.replace(condition, overrides={"evaluate_every_fresh_examples": 7})
     assert trial_config(loaded, own, 0, 0).evaluate_every_fresh_examples == 7
 
