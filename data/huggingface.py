@@ -166,19 +166,12 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
         chosen = list(columns.values())
         if any((each.get(columns.get("image")) or {}).get("mode") for each in described):
             raise ValueError("it has images with Image(mode=...); convert them before saving")
-        classes = _the_classes(
-            shown,
-            [
-                _class_names(of.get(columns.get("objects") or columns.get("label")))
-                for of in described
-            ],
-        )
+        labeled = columns.get("objects") or columns.get("label")
+        classes = _the_classes(shown, [_class_names(each.get(labeled)) for each in described])
         if saved is not None:
             rows = saved.select_columns(chosen)
         else:
-            fields = [
-                pa.schema([s.field(name).remove_metadata() for name in chosen]) for s in schemas
-            ]
+            fields = [pa.schema([s.field(c).remove_metadata() for c in chosen]) for s in schemas]
             common = pa.unify_schemas(fields, promote_options="permissive")  # the widest types
             rows = datasets.Dataset.from_parquet(
                 [glob.escape(str(path)) for path in paths],
@@ -221,7 +214,7 @@ def _columns(
             "image with a label or objects, and no text; name them, as in "
             f"'hf:{settings.path}?image=NAME&label=NAME' or 'hf:{settings.path}?text=NAME'"
         )
-    if "label" in chosen and not re.fullmatch(r"( u?int\d+| bool)+", types[columns["label"]]):
+    if "label" in chosen and not re.fullmatch(r"( u?int\d+| bool| null)+", types[columns["label"]]):
         raise SourceError(
             f"column {columns['label']!r} of {shown} holds no whole numbers, the classes from 0, "
             "which `dataset.class_encode_column` makes of text"

@@ -126,18 +126,23 @@ def by_split(root: str, names: Sequence[str]) -> tuple[dict[str, list[str]], tup
     check_one(root, "data sets, in the folders", {place for _, place in found})
     for split, files in splits.items():
         check_one(root, f"splits that mean {split}", {w for w, _ in found if _WORDS[w] == split})
-        shards = [match for name in files if (match := _SHARD.fullmatch(name))]
-        if not shards:
-            continue
-        series = {f"{shard[1]}*-of-{shard[3]}{shard[4]}" for shard in shards}
-        others = [name for name in files if not _SHARD.fullmatch(name)]
-        check_one(root, f"series of files for the split {split}", {*series, *others})
-        numbers = collections.Counter(int(shard[2]) for shard in shards)
-        twice = [shard[0] for shard in shards if numbers[int(shard[2])] > 1]
-        check_one(root, f"files of one number for the split {split}", twice)
-        if len(files) < (total := int(shards[0][3])):
-            notes.append(f"{len(files)} of the {total} files of split {split} are there")
+        notes += _notes_on_missing(root, split, files)
     return splits, tuple(notes)
+
+
+def _notes_on_missing(root: str, split: str, files: Sequence[str]) -> list[str]:
+    """A note if numbered files of a split are missing; raises SourceError for several series."""
+    shards = [match for name in files if (match := _SHARD.fullmatch(name))]
+    if not shards:
+        return []
+    series = {_SHARD.sub(r"\1*-of-\3\4", name) for name in files}
+    check_one(root, f"series of files for the split {split}", series)
+    numbers = collections.Counter(int(shard[2]) for shard in shards)
+    twice = [shard[0] for shard in shards if numbers[int(shard[2])] > 1]
+    check_one(root, f"files of one number for the split {split}", twice)
+    total = int(shards[0][3])
+    missing = f"{len(files)} of the {total} files of split {split} are there"
+    return [missing] * (len(files) < total)
 
 
 def check_one(root: str, what: str, found: Collection[str]) -> None:

@@ -133,6 +133,7 @@ OF_HUGGING_FACE = [
     (table(image=[b"x"], label=[0]), "hf:.", "record 0"),
     (table(image=[PNG], label=["cat"]), "hf:.", "label"),
     (table(image=[PNG], label=[-1]), "hf:.", "classes"),
+    (table(image=[PNG], label=[None]), "hf:.", "classes"),
     (table(image=[PNG], label=[[0, 2]]), "hf:.", "label"),
     (table(image=[PNG], objects=[[1, 2]]), "hf:.", "objects"),
     (table(image=[PNG], objects=[[{"bbox": [0.0] * 4}]]), "hf:.", "objects"),
