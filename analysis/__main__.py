@@ -48,31 +48,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.prog, parser.epilog = "python -m analysis", _EXAMPLES
     flag = parser.add_argument
     flag("directories", nargs="+", metavar="DIR", help="one study, or directories of single runs")
-    flag(
-        "--out",
-        type=cli.directory,
-        metavar="DIR",
-        help="where to write (default: the first DIR/report)",
+    text = "where to write (default: the first DIR/report)"
+    flag("--out", type=cli.directory, metavar="DIR", help=text)
+    text = "judge at this value of the study's metric, by the recorded curves"
+    flag("--target", type=float, metavar="X", help=text)
+    text = (
+        "only add a study's trials to DIR/trials.parquet, which can then be given as DIR, and up "
     )
-    flag(
-        "--target",
-        type=_target,
-        metavar="X",
-        help="judge at this value of the study's metric, by the recorded curves",
-    )
-    flag(
-        "--pack",
-        type=cli.directory,
-        metavar="DIR",
-        help="only add a study's trials to DIR/trials.parquet, which can then be given as DIR, and "
-        "up to 60 evaluations of each to DIR/curves.parquet",
-    )
-    flag(
-        "--study",
-        default="",
-        metavar="NAME",
-        help="its name in a trials.parquet (default: the only one there; with --pack, its own)",
-    )
+    text += "to 60 evaluations of each to DIR/curves.parquet"
+    flag("--pack", type=cli.directory, metavar="DIR", help=text)
+    text = "its name in a trials.parquet (default: the only one there; with --pack, its own)"
+    flag("--study", default="", metavar="NAME", help=text)
     options = parser.parse_args(argv)
     first, several = options.directories[0], len(options.directories) > 1
     if options.pack and (several or options.out or options.target is not None):
@@ -80,15 +66,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not (options.out or options.pack) and pathlib.Path(first).is_file():
         raise InputError(f"{first} is a file; give --out, the directory to write to")
     return options
-
-
-def _target(text: str) -> float:
-    try:
-        if abs(number := float(text)) < float("inf"):
-            return number
-    except ValueError:
-        pass
-    raise InputError(f"--target is {text!r}; allowed: a value of the study's metric such as 0.95")
 
 
 if __name__ == "__main__":
@@ -106,8 +83,7 @@ def _pack(directory: str, out: pathlib.Path, name: str) -> None:
     trials = loaded.trials[loaded.trials["status"] != load.UNFINISHED]
     if not loaded.study.searches or trials.empty:
         raise InputError(f"{directory} has no finished trials of a study; give a study's directory")
-    if warning := loaded.warning():
-        write(warning, sys.stderr)
+    _warn(loaded)
     name = name or loaded.study.name
     curves = load.curves(trials, loaded.study.target.metric)
     archive.pack(loaded.study, trials, curves, out, name)
@@ -116,8 +92,7 @@ def _pack(directory: str, out: pathlib.Path, name: str) -> None:
 
 def _report(loaded: load.LoadedStudy, root: str, out: pathlib.Path) -> None:
     drawn = report.write(loaded, out, root)
-    if warning := loaded.warning():
-        write(warning, sys.stderr)
+    _warn(loaded)
     width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
     trials, study = loaded.trials, loaded.study
     effects = uncertainty.paired_effects(uncertainty.pairs(trials, study), study)
@@ -125,10 +100,13 @@ def _report(loaded: load.LoadedStudy, root: str, out: pathlib.Path) -> None:
     write(tables.matched_seeds_text(effects, study, width))
     for caveat in caveats.find(loaded):
         write(textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  "))
-    write(
-        f"\nWritten to {out}: report.md, scores.csv, paired.csv, trials.csv, and {len(drawn)} "
-        "figures (PNG, PDF)."
-    )
+    files = f"report.md, scores.csv, paired.csv, trials.csv, and {len(drawn)} figures (PNG, PDF)"
+    write(f"\nWritten to {out}: {files}.")
+
+
+def _warn(loaded: load.LoadedStudy) -> None:
+    if warning := loaded.warning():
+        write(warning, sys.stderr)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -151,12 +151,14 @@ def _published(file: pathlib.Path, target: float | None, name: str) -> LoadedStu
 
 
 def _at_target(study: Study, value: float | None) -> Study:
-    """The study with another value of its target (None: its own); raises InputError if that is a
-    percentage, and the metric a share."""
+    """The study with another value of its target (None: its own); raises InputError if that is not
+    finite, or a percentage of a metric that is a share."""
     if value is None:
         return study
     target = dataclasses.replace(study.target, value=value)
     try:
+        if not math.isfinite(value):
+            raise ValueError(f"--target is {value}; allowed: a finite number such as 0.95")
         check_target_value("--target", target)
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -230,10 +232,8 @@ def _study(root: pathlib.Path) -> tuple[Study, Places, SetAside]:
     try:
         study = Study.read(root)
     except records.Damaged as error:
-        raise InputError(
-            f"{root / records.STUDY} is not readable ({plain(str(error))}); restore it, or give "
-            "the directories of single trials instead"
-        ) from error
+        why = plain(str(error))
+        raise InputError(f"{root / records.STUDY} is not readable ({why}); restore it") from error
     known = {condition.name for condition in study.conditions}
     found = list(records.trials_on_disk(root))
     why = f"its condition is not in {records.STUDY}"
@@ -276,13 +276,10 @@ def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> InputError:
-    where = ", ".join(map(str, roots))
-    if set_aside:
-        number, (path, why) = len(set_aside), set_aside[0]
-        return InputError(f"no usable trial in {where} ({number} unusable, first {path}: {why})")
+    first = "".join(f"; unusable is {path}: {reason}" for path, reason in set_aside[:1])
     return InputError(
-        f"no run records in {where}; a study holds {records.STUDY} and CONDITION/SEARCH/TRIAL "
-        f"directories, a run holds {records.CONFIG} and {records.METRICS}"
+        f"no run records in {', '.join(map(str, roots))}{first}; a study holds {records.STUDY} and "
+        f"CONDITION/SEARCH/TRIAL directories, a run {records.CONFIG} and {records.METRICS}"
     )
 
 
@@ -357,11 +354,9 @@ def _device(hardware: Mapping[str, Any]) -> str | None:
     """The devices, and what they are a part of if they are CPUs, whose kind says nothing."""
     if "device_kind" not in hardware:
         return None
-    device = f"{hardware.get('devices', 1)} x {hardware['device_kind']}"
-    cores, cpu = hardware.get("cpu_count"), hardware.get("cpu")
-    if hardware["device_kind"] != "cpu" or not (cores and cpu):
-        return device
-    return f"{device} ({several(cores, 'core')} of {cpu})"
+    device, cores = hardware["device_kind"], hardware.get("cpu_count")
+    part = f" ({several(cores, 'core')} of {hardware.get('cpu')})" if cores else ""
+    return f"{hardware.get('devices', 1)} x {device}{part if device == 'cpu' else ''}"
 
 
 def _in_order(names: Iterable[str | None]) -> str | None:

@@ -39,19 +39,15 @@ EFFECTS = {
     BEST_VALUE: "difference",
 }
 # The columns of trials that decide the score of a search.
-_COLUMNS = ["condition", "label", "insertion", "search", "trial", "status", "counted", "lanes"]
+_COLUMNS = ["condition", "label", "insertion", "search", "status", "counted", "lanes"]
 _COLUMNS += ["workers", BEST_VALUE, "fresh_examples_before_target", *sum(_COSTS.values(), ())]
 
 
 def _arrays(trials: pd.DataFrame) -> dict[str, np.ndarray]:
     """_COLUMNS of trials; counts as floats, missing ones as NaN."""
-    counts = {name for name in _COLUMNS if isinstance(trials[name].dtype, pd.Int64Dtype)}
-    return {
-        name: trials[name].to_numpy(float, na_value=np.nan)
-        if name in counts
-        else trials[name].to_numpy()
-        for name in _COLUMNS
-    }
+    counts = [name for name in _COLUMNS if isinstance(trials[name].dtype, pd.Int64Dtype)]
+    table = trials[_COLUMNS].astype(dict.fromkeys(counts, float))
+    return {name: table[name].to_numpy() for name in _COLUMNS}
 
 
 def _leader(trials: Mapping[str, np.ndarray], study: Study) -> int | None:
@@ -91,16 +87,15 @@ def is_shared(trials: Any) -> Any:
 def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """One row per condition and search.
 
-    Columns: condition, label, insertion, search, trials (on disk), ended, counted, diverged
-    (before they reached the target, where scores are costs), reached (counted trials that reached
-    the target), shared (whether counted trials shared input or cores with others, so that their
-    seconds depend on those), leader (index of the best trial), trial (its number; missing if it did
-    not reach the target), resolution (fresh examples between the evaluation that scored and the one
-    before it, as a share of the score); fresh_examples, steps, and seconds of the best trial, and
-    best_value (over counted trials, up to the target where training stops there), each with the
-    suffixes _low and _high: equal if it was observed, infinite above if no trial reached the
-    target, unknown (-inf, or 0 for costs, to inf) if all trials that ended diverged or failed,
-    missing if none has ended.
+    Columns: condition, label, insertion, search, ended, counted, diverged (before they reached the
+    target, where scores are costs), reached (counted trials that reached the target), shared
+    (whether counted trials shared input or cores with others, so that their seconds depend on
+    those), leader (index of the best trial), resolution (fresh examples between the evaluation that
+    scored and the one before it, as a share of the score); fresh_examples, steps, and seconds of
+    the best trial, and best_value (over counted trials, up to the target where training stops
+    there), each with the suffixes _low and _high: equal if it was observed, infinite above if no
+    trial reached the target, unknown (-inf, or 0 for costs, to inf) if all trials that ended
+    diverged or failed, missing if none has ended.
     """
     # A study has up to thousands of searches: arrays, since DataFrames take milliseconds for each.
     arrays = _arrays(trials) | {"index": trials.index.to_numpy()}
@@ -119,36 +114,30 @@ def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict[str, Any
     scored = best if best is not None and reached[best] else None
     ended = np.isin(trials["status"], records.ENDED)
     diverged = (trials["status"] == "diverged") & (study.scores_values | ~reached)
+    resolution = (trials[REACHED] - trials["fresh_examples_before_target"]) / trials[REACHED]
     row = {
         **{name: trials[name][0] for name in ("condition", "label", "insertion", "search")},
-        "trials": len(counted),
         "ended": int(ended.sum()),
         "counted": int(counted.sum()),
         "diverged": int(diverged.sum()),
         "reached": int((counted & reached).sum()),
         "shared": bool((is_shared(trials) & counted).any()),
         "leader": None if best is None else trials["index"][best],
-        "trial": None if scored is None else trials["trial"][scored],
-        "resolution": math.nan if scored is None else _resolution(trials, scored),
+        "resolution": math.nan if scored is None else float(resolution[scored]),
     }
+    values = trials[BEST_VALUE][counted & ~np.isnan(trials[BEST_VALUE])]
     for measure in MEASURES:
-        if counted.any():
-            own = trials, scored, measure
-            ends = _value(trials, study) if measure == BEST_VALUE else _cost(*own)
-        elif ended.any():
-            ends = -math.inf if measure == BEST_VALUE else 0.0, math.inf
+        if not counted.any():
+            unknown = (-math.inf if measure == BEST_VALUE else 0.0), math.inf
+            ends = unknown if ended.any() else (math.nan, math.nan)
+        elif measure != BEST_VALUE:
+            ends = _cost(trials, scored, measure)
+        elif len(values):
+            ends = (float(values.max() if study.target.mode == "above" else values.min()),) * 2
         else:
             ends = math.nan, math.nan
         row[f"{measure}_low"], row[f"{measure}_high"] = ends
     return row
-
-
-def _value(trials: Mapping[str, np.ndarray], study: Study) -> tuple[float, float]:
-    values = trials[BEST_VALUE][trials["counted"] & ~np.isnan(trials[BEST_VALUE])]
-    if not len(values):
-        return math.nan, math.nan
-    best = float(values.max() if study.target.mode == "above" else values.min())
-    return best, best
 
 
 def _cost(trials: Mapping[str, np.ndarray], best: int | None, measure: str) -> tuple[float, float]:
@@ -171,11 +160,6 @@ def _cost(trials: Mapping[str, np.ndarray], best: int | None, measure: str) -> t
         cut_short |= np.nan_to_num(trials["fresh_examples"]) < trials[REACHED][best]
     cut_short &= counted & np.isnan(trials[REACHED])
     return min([score, *ends[cut_short].tolist()]), score
-
-
-def _resolution(trials: Mapping[str, np.ndarray], best: int) -> float:
-    score = trials[REACHED][best]
-    return float((score - trials["fresh_examples_before_target"][best]) / score)
 
 
 def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:

@@ -167,41 +167,32 @@ def _condition(row: Mapping[str, Any], table: pd.DataFrame, study: Study) -> dic
 
 
 def _spread(table: pd.DataFrame, name: str) -> str:
-    """What the ends next to a median are: "range of 3 searches", "range of 1 to 3 searches",
-    "93.75% interval, 5 searches", or "none" without a search.
-
-    The condition with the fewest searches decides. A baseline has a score, but no effect.
-    """
+    """What the ends next to a median are: "range, 3 searches", "93.75% interval, 5 searches", or
+    "none" without a search. The condition with the fewest searches decides."""
     counts = table[f"{name}_count"]
-    others = table["condition"] != table["baseline"]
-    if name not in scoring.MEASURES and others.any():
-        counts = counts[others]
-    counts = counts[counts > 0]
-    if counts.empty:
+    if not counts.any():
         return "none"
-    fewest, most = int(counts.min()), int(counts.max())
-    kind = bounds.interval_name(fewest)
-    if kind != "range":
-        return f"{kind}, {several(fewest, 'search')}"
-    return f"{kind} of {f'{fewest} to ' * (fewest < most)}{several(most, 'search')}"
+    fewest = int(counts[counts > 0].min())
+    return f"{bounds.interval_name(fewest)}, {several(fewest, 'search')}"
 
 
 def trials(table: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Outcomes of the trials, a row per condition of `scores.condition_scores`."""
+    counted, ended = table["trials_counted"], table["trials_ended"]
+    censored = _shares(table["trials_censored"], counted)
+    return pd.DataFrame(
+        {
+            "condition": table["label"],
+            "trials counted": counted.astype(str),
+            "censored": "-" if study.scores_values else censored,
+            "diverged": _shares(table["trials_diverged"], ended),
+        }
+    )
 
-    def share(part: int, whole: int) -> str:
-        return f"{part} ({part / whole:.0%})" if whole else "-"
 
-    rows = [
-        (
-            row["label"],
-            str(row["trials_counted"]),
-            "-" if study.scores_values else share(row["trials_censored"], row["trials_counted"]),
-            share(row["trials_diverged"], row["trials_ended"]),
-        )
-        for row in table.to_dict("records")
-    ]
-    return pd.DataFrame(rows, columns=["condition", "trials counted", "censored", "diverged"])
+def _shares(parts: pd.Series, wholes: pd.Series) -> list[str]:
+    pairs = zip(parts, wholes, strict=True)
+    return [f"{part} ({part / whole:.0%})" if whole else "-" for part, whole in pairs]
 
 
 def paired(effects: pd.DataFrame, study: Study) -> pd.DataFrame:

@@ -6,8 +6,8 @@ shows a Figure that a cell returns.
 
 from matplotlib.figure import Figure
 
-from analysis import load, scores, uncertainty
-from analysis.figures.conditions import by_condition, paired_effects
+from analysis import load, scores
+from analysis.figures.conditions import by_condition
 from analysis.figures.curves import AGAINST, best_trial_curves
 from analysis.figures.settings import by_setting, varied_setting
 from analysis.load import LoadedStudy
@@ -25,10 +25,6 @@ def of_study(loaded: LoadedStudy) -> dict[str, Figure]:
             continue  # these seconds depend on other trials
         name = "best_trial_curves" + ("" if against == "fresh_examples" else f"_by_{against}")
         drawn[name] = best_trial_curves(curves, study, against)
-    pairs = uncertainty.pairs(trials, study)
-    effects = uncertainty.paired_effects(pairs, study)
-    if effects["p"].notna().any():  # enough pairs for an interval
-        drawn["paired_effects"] = paired_effects(pairs, effects, study)
     return drawn
 
 

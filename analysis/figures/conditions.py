@@ -1,15 +1,13 @@
-"""Figures with one row per condition: its scores, and its effect with matched seeds."""
+"""The scores of a study with one row per condition."""
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis.figures.style import (
     COLORS,
@@ -23,14 +21,7 @@ from analysis.figures.style import (
     styled,
 )
 from analysis.scores import EFFECTS
-from analysis.tables import (
-    effect_text,
-    measure_label,
-    paired_text,
-    score_text,
-    unbroken,
-    used_text,
-)
+from analysis.tables import effect_text, measure_label, score_text, unbroken
 from runs.progress import several
 from runs.study import BEST_VALUE, Study
 
@@ -53,16 +44,24 @@ def by_condition(
         measure: one of `scores.MEASURES`; by default the one that the study scores.
     """
     measure = measure or study.score
-    figure, axes = _rows(scores["label"])
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.5 * len(scores)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_yticks(range(len(scores)), [textwrap.fill(unbroken(x), 28) for x in scores["label"]])
+    axes.set_ylim(len(scores) - 0.42, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.locator_params(axis="x", nbins=5)  # the texts leave little width
     low, high = f"{measure}_low", f"{measure}_high"
     known = scores[scores[low] == scores[high]].set_index("condition")[low]
     ideal_label = "ideal: baseline / e"
+    beside: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
     for row, condition in enumerate(scores.to_dict("records")):
         name, baseline = condition["condition"], condition["baseline"]
         color = COLORS[condition["insertion"]]
-        _annotate(axes, row, _score_and_effect(condition, measure))
+        text = _score_and_effect(condition, measure)  # right of the axes; the layout makes room
+        axes.annotate(text, (1, row), (8, 0), va="center", **beside)
         if baseline in known:
-            _stroke(axes, row, known[baseline], 0.5, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
+            edges = [row - 0.5, row + 0.5]
+            axes.plot([known[baseline]] * 2, edges, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
         own = searches[(searches["condition"] == name) & np.isfinite(searches[low])]
         if len(own) > 1:
             ends = [own[low].min(), own[low].max()]
@@ -74,7 +73,7 @@ def by_condition(
             axes.plot(x, [row] * len(x), marker, ms=size, color=color)
         ideal, echoes = condition["ideal_fresh_examples"], condition["factor"] > 1
         if measure == "fresh_examples" and echoes and name != baseline and ideal < math.inf:
-            _stroke(axes, row, ideal, 0.28, color="black", lw=1.2, label=ideal_label)
+            axes.plot([ideal] * 2, [row - 0.28, row + 0.28], "k-", lw=1.2, label=ideal_label)
             ideal_label = None  # one legend entry
     if measure == BEST_VALUE:
         axes.margins(x=0.06)
@@ -85,67 +84,6 @@ def by_condition(
     say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
     legend_below(figure, axes)
     return figure
-
-
-@styled
-def paired_effects(paired: pd.DataFrame, effects: pd.DataFrame, study: Study) -> Figure:
-    """A stroke per pair of trials, a dot for the effect at which their signs balance, and a line
-    for its 95% interval, which runs to the edge if it is open.
-
-    A triangle is a pair in which one side did not reach the target: the effect of the pair lies in
-    the direction of the triangle.
-
-    Args:
-        paired: `uncertainty.pairs`.
-        effects: `uncertainty.paired_effects` of them.
-        study: says whether effects are ratios of costs or differences of best values.
-    """
-    figure, axes = _rows(effects["label"])
-    if not study.scores_values:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    for row, effect in enumerate(effects.to_dict("records")):
-        own = paired[paired["condition"] == effect["condition"]]
-        _strokes(axes, row, own, lighter(COLORS[effect["insertion"]], 0.45), study)
-    edges = axes.get_xlim()
-    for row, effect in enumerate(effects.to_dict("records")):
-        color = COLORS[effect["insertion"]]
-        if pd.notna(effect["low"]):
-            interval = np.clip([effect["low"], effect["high"]], *edges)
-            axes.plot(interval, [row, row], color=color, lw=1.6)
-        if effect["effect_low"] == effect["effect_high"]:
-            axes.plot(effect["effect_low"], row, "o", ms=5, color=color)
-        _annotate(axes, row, f"{paired_text(effect, study)}\n{used_text(effect)} pairs used")
-    axes.set_xlim(edges)
-    axes.axvline(0 if study.scores_values else 1, color=QUIET, lw=0.8, ls=DOTTED, zorder=0)
-    axes.set_xlabel(
-        f"best {study.target.metric}, difference to the baseline with matched seeds"
-        if study.scores_values
-        else f"{study.score.replace('_', ' ')} to target, ratio to the baseline with matched seeds"
-    )
-    return figure
-
-
-def _rows(labels: Sequence[str]) -> tuple[Figure, Axes]:
-    """A figure with one row per condition, the first one on top."""
-    figure = Figure(figsize=(WIDTH, 0.8 + 0.5 * len(labels)), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_yticks(range(len(labels)), [textwrap.fill(unbroken(x), 28) for x in labels])
-    axes.set_ylim(len(labels) - 0.42, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.locator_params(axis="x", nbins=5)  # the texts leave little width
-    return figure, axes
-
-
-def _annotate(axes: Axes, row: int, text: str) -> None:
-    """Text to the right of the axes; constrained layout makes room for it."""
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
-    axes.annotate(text, (1, row), (8, 0), va="center", **place)
-
-
-def _stroke(axes: Axes, row: int, x: float, half: float, **style: Any) -> None:
-    axes.plot([x, x], [row - half, row + half], **style)
 
 
 def _score_and_effect(condition: Mapping[str, Any], measure: str) -> str:
@@ -160,23 +98,3 @@ def _score_and_effect(condition: Mapping[str, Any], measure: str) -> str:
         searches = several(condition["searches"], "search")
         lines.append(f"reached in {condition['searches_reached']} of {searches}")
     return "\n".join(lines)
-
-
-def _strokes(axes: Axes, row: int, own: pd.DataFrame, color: Any, study: Study) -> None:
-    """Marks the pairs above a row: in the middle of their bounds, or at the one that is known."""
-    low, high = own["effect_low"], own["effect_high"]
-    if study.scores_values:
-        middle = (low + high) / 2
-    else:
-        middle = np.sqrt(low * high)
-        # One side reached the target at its first evaluation: the condition, or the baseline.
-        middle = middle.where(low > 0, high).where(np.isfinite(high), low)
-    both = own["reached"] & own["baseline_reached"]
-    only = own["reached"] ^ own["baseline_reached"]
-    for marker, size, x in (
-        ("|", 6, middle[both]),
-        (">", 3, low[only & own["baseline_reached"]]),
-        ("<", 3, high[only & own["reached"]]),
-    ):
-        x = x[np.isfinite(x) & (study.scores_values | (x > 0))]
-        axes.plot(x, [row + 0.2] * len(x), marker, ms=size, color=color)

@@ -8,7 +8,6 @@ from analysis.figures.style import (
     QUIET,
     WIDTH,
     format_ticks,
-    in_legend,
     legend_below,
     line_styles,
     say_if_nothing_reached,
@@ -43,7 +42,7 @@ def best_trial_curves(
     styles = line_styles([line["insertion"].iloc[0] for line in lines])
     any_reached = False
     for line, style in zip(lines, styles, strict=True):
-        label = in_legend(unbroken(line["label"].iloc[0]))
+        label = unbroken(line["label"].iloc[0])
         if study.scores_values:
             best = line["value"].cummax() if target.mode == "above" else line["value"].cummin()
             line = line.assign(value=best)

@@ -15,7 +15,6 @@ from analysis.figures.style import (
     QUIET,
     WIDTH,
     format_ticks,
-    in_legend,
     legend_below,
     line_styles,
     say_if_nothing_reached,
@@ -123,7 +122,6 @@ def by_setting(
         _draw_line(axes, label, rows.assign(x=middle + shift), measure, styles[place])
     if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
         level, label = table.loc[setting.reference, [f"{measure}_low", "label"]]
-        label = in_legend(label)
         axes.axhline(level, color=COLORS["none"], lw=1.0, ls=DOTTED, zorder=0, label=label)
     if measure != BEST_VALUE:
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)

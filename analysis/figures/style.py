@@ -62,11 +62,6 @@ def line_styles(insertions: Sequence[str]) -> list[dict[str, Any]]:
     return styles
 
 
-def in_legend(label: str) -> str:
-    """A label that matplotlib shows: it hides those that begin with an underscore."""
-    return f"\N{ZERO WIDTH SPACE}{label}" if label.startswith("_") else label
-
-
 def legend_below(figure: Figure, axes: Axes) -> None:
     """A legend of the labeled artists below the axes, in two columns if the labels are short."""
     handles, labels = axes.get_legend_handles_labels()

@@ -103,7 +103,7 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/nowhere",), "{tmp}/nowhere"),
         (("{tmp}",), "study.json"),
         (("{tmp}/study", "--target=high"), "'high'"),
-        (("{tmp}/study", "--target=nan"), "'nan'"),
+        (("{tmp}/study", "--target=nan"), "nan"),
         (("{tmp}/study", "--target"), "--target"),
         (("{tmp}/study", "--trials=3"), "--trials=3"),
         (("{tmp}/study", "{tmp}/other"), "{tmp}/study"),

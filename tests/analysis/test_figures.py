@@ -146,12 +146,6 @@ def test_curves_end_at_the_target_and_have_a_legend(small):
     assert figure.axes[0].get_lines()[0].get_ydata().tolist() == [0.1] * 5 + [0.95]
 
 
-def test_a_label_with_an_underscore_is_in_the_legend(tmp_path):
-    hidden = BASELINE | {"label": "_hidden"}
-    root = write_study(tmp_path / "s", [hidden], {("baseline", 0, 0): [0.95]})
-    assert any(text.endswith("_hidden: 100") for text in strings(drawn_curves(root)))
-
-
 def test_curves_without_a_counted_trial(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): ([0.1], "unfinished")})
     assert "validation accuracy" in strings(drawn_curves(root))

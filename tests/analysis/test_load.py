@@ -59,10 +59,10 @@ def test_one_row_per_trial(small):
 
 
 def test_scores_by_hand(small):
-    _, searches, table = analyzed(small)
+    loaded, searches, table = analyzed(small)
     assert searches[ENDS].to_numpy().tolist() == [[600] * 2, [1000] * 2, [400] * 2, [1000, INF]]
     assert searches["resolution"].tolist()[:3] == [1 / 6, 1 / 10, 1 / 4]
-    assert searches["trial"].tolist()[:3] == [2, 0, 0]
+    assert loaded.trials.loc[searches["leader"][:3], "trial"].tolist() == [2, 0, 0]
     base, before = table.itertuples()
     assert (base.searches, base.searches_reached) == (2, 2)
     assert (base.fresh_examples_low, base.fresh_examples_high) == (800, 800)
