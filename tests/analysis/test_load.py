@@ -20,6 +20,8 @@ from tests.helpers.written_studies import (
     analyzed,
     change,
     config,
+    setting,
+    study_of,
     write_study,
     write_trial,
 )
@@ -126,6 +128,57 @@ def test_target_below_is_reached_from_above(tmp_path):
     assert loaded.trials["fresh_examples_to_target"].isna().tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("mode", "best"), [("above", [0.8, 0.9]), ("below", [0.3, 0.2])])
+def test_study_of_final_quality_scores_best_values(tmp_path, mode, best):
+    target = TARGET | {"mode": mode, "value": 2.0 if mode == "above" else -1.0}
+    values = {("baseline", 0, 0): [0.5, 0.7, 0.6], ("baseline", 0, 1): [0.3, 0.8, 0.4]}
+    values |= {("before_e2", 0, k): [0.4, 0.9, 0.2] for k in (0, 1)}
+    changes = {"target": target, "score": "best_value", "searches": 1}
+    loaded, _, table = analyzed(write_study(tmp_path / "s", [BASELINE, BEFORE], values, **changes))
+    assert table["best_value_low"].tolist() == best
+    assert table["difference_low"].tolist() == pytest.approx([0, best[1] - best[0]])
+    assert scores.best_trials(loaded.trials, loaded.study)["trial"].tolist() == [1, 0]
+    expected = "small: best validation accuracy within 1,000 fresh examples"
+    assert tables.title(loaded.study) == expected
+    assert "never reached" not in " ".join(caveats.find(loaded))
+
+
+def test_study_of_seconds_scores_the_fastest_trial(tmp_path):
+    values = {("baseline", 0, 0): [0.1, 0.9], ("baseline", 0, 1): [0.1, 0.1, 0.9]}
+    root = write_study(tmp_path / "s", [BASELINE], values, score="seconds")
+    change(root / "baseline" / "0" / "1" / "result.json", seconds_to_target=1.0)
+    loaded, _, table = analyzed(root)
+    (row,) = table.itertuples()
+    assert (row.seconds_low, row.fresh_examples_low) == (1.0, 300)
+    assert "1.0" in tables.conditions(table, loaded.study).iloc[0].tolist()
+
+
+def test_each_batch_size_has_its_own_baseline(tmp_path):
+    conditions = [
+        setting(f"e{e}_b{b}", "none" if e == 1 else "before_augmentation", e, batch_size=b)
+        for b in (10, 40)
+        for e in (1, 4)
+    ]
+    root = study_of(tmp_path / "s", conditions, lambda c: 16 if "b40" in c["name"] else 8)
+    table = analyzed(root)[2].set_index("condition")
+    assert table.loc["e4_b40", "baseline"] == "e1_b40"
+    assert table["ratio_low"].tolist() == [1, 1, 1, 1]
+    median = table.loc["e1_b40", "fresh_examples_low"]
+    assert table.loc["e4_b40", "ideal_fresh_examples"] == median / 4
+
+
+@pytest.mark.parametrize("hparams", [None, {"optimizer.momentum": None}])
+def test_a_trial_without_hyperparameters_is_analyzed(hparams, tmp_path):
+    axis = {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.1, "max": 0.5}
+    root = write_study(tmp_path / "s", [BASELINE], {}, search_space=[axis])
+    (root / "baseline" / "0" / "0").mkdir(parents=True)
+    if hparams:
+        records.write_json(root / "baseline" / "0" / "0" / records.HPARAMS, {"hparams": hparams})
+    loaded, _, table = analyzed(root)
+    assert "no echoing" in tables.text(loaded, table)
+    assert "not ended" in " ".join(caveats.find(loaded))
+
+
 def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
     trials = {
         ("baseline", 0, 0): ([0.95], "unfinished"),
@@ -179,54 +232,48 @@ def test_a_damaged_plan_is_refused(small):
             load.read(small)
 
 
-def another_search_space(small):
-    space = records.read_json(small / records.STUDY)["search_space"]
-    change(small / records.STUDY, search_space=[space[0] | {"max": 0.03}])
-
-
-MISPLACED = {  # what is done to a study: the directory that is set aside, and what names the reason
-    "copied to another trial": ("baseline/0/9", "trial 2"),
-    "copied to another search": ("baseline/9/2", "search 0"),
-    "copied to another condition": ("before_e2/0/9", "condition 'baseline'"),
-    "another search space": ("baseline/0/3", "optimizer.learning_rate is 0.04"),
-    "a renamed condition": ("before/0/0", "study.json"),
-    "of another study": ("baseline/0/2", "batch_size is 20"),
-    "of other data": ("baseline/0/2", "fingerprint"),
-    "of another schema": ("baseline/0/2", "version 8"),
-}
-
-
-@pytest.mark.parametrize("case", MISPLACED)
-def test_a_trial_that_is_not_of_its_place_is_set_aside(small, tmp_path, case):
-    place, reason = MISPLACED[case]
-    config_file = small / "baseline" / "0" / "2" / records.CONFIG
-    if case.startswith("copied"):
-        shutil.copytree(small / "baseline" / "0" / "2", small / place)
-    elif case == "another search space":
-        another_search_space(small)
-    elif case == "a renamed condition":
-        (small / "before_e2").rename(small / "before")
-    elif case == "of another study":
-        other = write_study(
-            tmp_path / "o",
-            [BASELINE],
-            {("baseline", 0, 2): [0.9]},
-            resolved_config={"batch_size": 20},
-        )
-        shutil.rmtree(small / place)
-        shutil.copytree(other / place, small / place)
-    elif case == "of other data":
-        change(small / records.STUDY, dataset={"fingerprint": "12ab"})
-        change(config_file, dataset={"fingerprint": "34cd"})
-    else:
-        change(config_file, schema_version=8)
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("baseline/0/9", "trial 2"), ("baseline/9/2", "search 0"), ("before_e2/0/9", "'baseline'")],
+)
+def test_a_copy_of_a_trial_is_set_aside(small, place, reason):
+    shutil.copytree(small / "baseline" / "0" / "2", small / place)
     loaded = load.read(small)
-    aside = {str(path.relative_to(small)): why for path, why in loaded.set_aside}
-    assert reason in aside[place]
-    assert f"{place} (" in (loaded.warning() or "")
-    assert len(aside) == (3 + 2 if case == "a renamed condition" else 1)
-    whole = len(SMALL) + case.startswith("copied")
-    assert len(loaded.trials) == whole - len(aside)
+    assert_set_aside(loaded, {small / place: reason})
+    assert len(loaded.trials) == len(SMALL)
+
+
+RATE = {"learning_rate": 0.03}  # of baseline/0/2
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "reason"),
+    [
+        ("config.json", {"dataset": {"fingerprint": "34cd"}}, "fingerprint"),
+        ("config.json", {"schema_version": 8}, "version 8"),
+        ("config.json", {"config": config(batch_size=20, optimizer=RATE)}, "batch_size is 20"),
+        ("hparams.json", {"hparams": {"optimizer.learning_rate": 4.0}}, "learning_rate is 4.0"),
+    ],
+)
+def test_a_trial_that_is_not_of_its_study_is_set_aside(small, file, fields, reason):
+    change(small / records.STUDY, dataset={"fingerprint": "12ab"})
+    trial = small / "baseline" / "0" / "2"
+    change(trial / file, **fields)
+    assert_set_aside(load.read(small), {trial: reason})
+
+
+def test_trials_of_a_condition_that_is_not_planned_are_set_aside(small):
+    (small / "before_e2").rename(small / "before")
+    loaded = load.read(small)
+    assert len(loaded.set_aside) == 5
+    assert all("study.json" in why for _, why in loaded.set_aside)
+
+
+def assert_set_aside(loaded, reasons):
+    assert [path for path, _ in loaded.set_aside] == list(reasons)
+    for path, why in loaded.set_aside:
+        assert reasons[path] in why
+        assert f"{path} (" in (loaded.warning() or "")
 
 
 def test_a_run_and_its_copies_count_once(tmp_path, monkeypatch):
@@ -372,16 +419,31 @@ def test_a_run_of_larger_batches_and_the_same_budget_bounds_no_steps(tmp_path):
     assert (row.fresh_examples_low, row.steps_low, row.steps_high) == (400, 40, 40)
 
 
-def test_trials_of_two_studies_form_no_pairs_with_other_optimizers(tmp_path):
-    for name in ("sgd", "again", "adamw"):
-        optimizer = {"name": "adamw" if name == "adamw" else "sgd"}
-        condition = BASELINE if name == "sgd" else BEFORE
-        outcomes = {(condition["name"], 0, trial): [0.9] for trial in range(2)}
-        settings = {"batch_size": 10, "optimizer": optimizer}
-        write_study(tmp_path / name, [condition], outcomes, resolved_config=settings)
-    for other, number in (("again", 2), ("adamw", 0)):
-        loaded = load.read([tmp_path / "sgd" / "baseline", tmp_path / other / "before_e2"])
-        assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number
+@pytest.mark.parametrize(
+    ("base", "echoed", "pairs"),
+    [
+        ({"learning_rate": 0.1}, {"learning_rate": 0.1}, 1),
+        ({"learning_rate": 0.3}, {"learning_rate": 0.4}, 0),
+        ({"name": "adamw", "beta2": 0.9}, {"name": "nesterov", "beta2": 0.9}, 0),
+        ({"schedule": {"horizon": 500}}, {"schedule": {"horizon": 0}}, 0),
+    ],
+)
+def test_runs_are_paired_only_with_runs_of_the_same_optimizer(tmp_path, base, echoed, pairs):
+    write_trial(tmp_path / "a", [0.9], settings=config(optimizer=base))
+    write_trial(tmp_path / "b", [0.1, 0.9], settings=config(optimizer=echoed, echo=ECHO))
+    loaded = load.read(tmp_path)
+    found = uncertainty.pairs(loaded.trials, loaded.study)
+    assert found["effect_low"].tolist() == [1] * pairs  # in (100, 200] over (0, 100]
+
+
+def test_runs_with_the_same_seeds_in_one_condition_form_no_pairs(tmp_path):
+    for name, seed in (("a", 0), ("b", 1), ("c", 1)):
+        write_trial(tmp_path / name, [0.9], settings=config(seed={"data": 0, "model": seed}))
+        if name != "c":
+            settings = config(seed={"data": 0, "model": seed}, echo=ECHO)
+            write_trial(tmp_path / f"{name}_echoed", [0.1, 0.9], settings=settings)
+    loaded = load.read(tmp_path)
+    assert len(uncertainty.pairs(loaded.trials, loaded.study)) == 1
 
 
 # --- Seconds and caveats
@@ -403,13 +465,12 @@ def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(s
     assert "best_trial_curves_by_train_seconds" not in figures.of_study(loaded)
 
 
-def test_seconds_are_not_compared_with_those_of_a_baseline_that_shared(small):
-    # The first of these trials does not count, the second does.
-    for place, counts in (("0/3", [2, 2]), ("1/1", [0, 0])):
-        change(small / "baseline" / place / records.HPARAMS, workers=2)
-        table = analyzed(small)[2]
-        assert table["ratio_count"].tolist() == [2, 2]
-        assert table["seconds_ratio_count"].tolist() == counts
+@pytest.mark.parametrize(("place", "counts"), [("0/3", [2, 2]), ("1/1", [0, 0])])
+def test_seconds_are_not_compared_with_those_of_a_baseline_that_shared(small, place, counts):
+    change(small / "baseline" / place / records.HPARAMS, workers=2)  # the first does not count
+    table = analyzed(small)[2]
+    assert table["ratio_count"].tolist() == [2, 2]
+    assert table["seconds_ratio_count"].tolist() == counts
 
 
 def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
@@ -459,29 +520,27 @@ def test_mixed_commits_and_machines_are_caveats(tmp_path, trials, said):
 
 
 def test_caveats_list_a_dozen_searches_and_count_the_others(tmp_path):
-    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 1.0}]
     values = {("baseline", search, 0): [0.9] for search in range(13)}
-    root = write_study(tmp_path / "s", [BASELINE], values, search_space=space, searches=13)
-    notes = caveats.find(load.read(root))
-    for start, last in (("Some searches have fewer", "11 (1)"), ("Optimum", "11 (0.01)")):
-        (note,) = [note for note in notes if note.startswith(start)]
-        assert f"baseline/{last}, and 1 more" in note
+    root = write_study(tmp_path / "s", [BASELINE], values, searches=13)
+    (note,) = [note for note in caveats.find(load.read(root)) if "have fewer" in note]
+    assert "baseline/11 (1), and 1 more" in note
 
 
 # --- The report
 
 
-@pytest.fixture(scope="module")
-def reported(small_files, tmp_path_factory):
-    """The small study at an easier target, the directory of its report, and the figures there."""
-    loaded = load.read(small_files, target=0.85)
-    out = tmp_path_factory.mktemp("report")
-    return loaded, out, report.write(loaded, out, small_files)
-
-
-@pytest.mark.long
-def test_csv_tables_read_back_as_they_were(reported):
-    loaded, out, _ = reported
+@pytest.mark.usefixtures("coarse_figures")
+def test_report_has_the_protocol_and_every_number(small, tmp_path):
+    loaded, out = load.read(small, target=0.85), tmp_path / "out"
+    drawn = report.write(loaded, out, small)
+    text = (out / "report.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    facts = ("| before augmentation, e = 2 | 50 | 1/2 |", "configs/cifar10.py:mini", "abc1234")
+    facts += ("jax 0.10.2", "1,000 fresh examples per trial", "90% validation accuracy")
+    for fact in (*facts, "(fresh_examples_to_target.png)"):
+        assert fact in text
+    assert str(tmp_path) not in text
+    written = {"report.md", "scores.csv", "paired.csv", "trials.csv"}
+    assert {path.name for path in out.iterdir()} == written | {f"{name}.png" for name in drawn}
     table = scores.condition_scores(loaded.trials, loaded.study)
     pd.testing.assert_frame_equal(pd.read_csv(out / "scores.csv"), table, check_dtype=False)
     trials = pd.read_csv(out / "trials.csv")
@@ -490,21 +549,9 @@ def test_csv_tables_read_back_as_they_were(reported):
     pd.testing.assert_frame_equal(trials[columns], loaded.trials[columns], check_dtype=False)
 
 
-def test_report_states_the_protocol(reported):
-    _, out, drawn = reported
-    text = (out / "report.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
-    facts = ("| before augmentation, e = 2 | 50 | 1/2 |", "configs/cifar10.py:mini", "abc1234")
-    facts += ("jax 0.10.2", "1,000 fresh examples per trial", "90% validation accuracy")
-    for fact in (*facts, "(fresh_examples_to_target.png)"):
-        assert fact in text
-    assert str(out.parent) not in text
-    names = {path.name for path in out.iterdir()}
-    tables_written = {"report.md", "scores.csv", "paired.csv", "trials.csv"}
-    assert names == tables_written | {f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
-
-
 @pytest.mark.long
-def test_same_records_give_the_same_files(reported, small_files, tmp_path):
-    report.write(load.read(small_files, target=0.85), tmp_path, small_files)
-    for path in reported[1].iterdir():
-        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+def test_same_records_give_the_same_files(small, tmp_path):
+    for name in ("one", "other"):
+        report.write(load.read(small), tmp_path / name, small)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes(), path.name

@@ -10,7 +10,6 @@ from scipy import stats
 
 from analysis import bounds, caveats, figures, load, scores, tables, uncertainty
 from runs import records
-from tests.helpers.figure_texts import strings
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
@@ -149,19 +148,6 @@ def test_best_values_may_be_below_zero(low, high, value):
     assert tables.score_text({"steps_low": 0, "steps_high": INF}, "steps") == "not known"
     row = {"best_value_low": low, "best_value_high": high}
     assert tables.score_text(row, "best_value") == value
-
-
-def test_median_of_best_values_below_zero_keeps_what_is_known(tmp_path):
-    values = {("baseline", s, k): [-0.5 + 0.2 * s] for s in (0, 1) for k in (0, 1)}
-    values |= {("baseline", 2, k): ([], "diverged") for k in range(4)}
-    root = write_study(
-        tmp_path / "s", [BASELINE], values, score="best_value", searches=3, target=NEVER
-    )
-    loaded, searches, table = analyzed(root)
-    median = "-0.5 to -0.3"
-    assert tables.conditions(table, loaded.study).iloc[0, 3].startswith(f"{median} (")
-    drawn = figures.by_condition(table, searches, loaded.study)
-    assert median in strings(drawn)
 
 
 @pytest.mark.parametrize("pairs", [6, 10, 20, 64])
