@@ -83,7 +83,7 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/study", "--target"), "--target"),
         (("{tmp}/study", "--trials=3"), "--trials=3"),
         (("{tmp}/study", "{tmp}/other"), "{tmp}/study"),
-        (("{tmp}/study", "--out={tmp}/study/study.json"), "directory"),
+        (("{tmp}/study", "--out={tmp}/study/study.json"), "study.json"),
         (("{tmp}/study", "--out=s3://bucket/report"), "s3://bucket/report"),
         (("{tmp}/broken",), "{tmp}/broken/study.json"),
         (("{tmp}/empty",), "{tmp}/empty"),
