@@ -98,7 +98,7 @@ def row(own: pd.DataFrame, problem: str, machine: str, commit: str, method: str)
     factor = re.search(r"e = ([\d.]+)", method)
     bound = 1.0 if method == "none" else min(float(factor[1]) if factor else math.inf, ratio)
     speedup = base / seconds.mean()
-    times = "-" if math.isnan(base) else f"{speedup:.2f}" + "*" * (speedup > bound)
+    times = "-" if math.isnan(base) else f"{speedup:.2f}" + "*" * bool(speedup > bound)
     values = [f"{problem}, R = {ratio:.2g}", method, text, times, f"{bound:.3g}"]
     return [*values, f"{len(own)}/{len(own)}", commit, machine]
 
