@@ -44,6 +44,8 @@ def entry(workdir: pathlib.Path) -> dict[str, object]:
             f"{workdir} ended as {result.get('status')} with upstream.examples_per_second={rate}; "
             "give runs that reached their target behind a limited input"
         )
+    if not re.fullmatch(r"\w+", record["commit"] or ""):
+        raise cli.InputError(f"{workdir} ran at {record['commit']}; give runs of a commit")
     busy = result["train_seconds"] * (1 - result["input_wait_fraction"])
     echo = config["echo.policy"] if config["echo.policy"] == "auto" else config["echo.factor"]
     method = f"{config['echo.insertion']}, e = {echo}".replace("_", " ").replace("e = auto", "auto")

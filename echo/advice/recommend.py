@@ -46,11 +46,11 @@ _CAUSES = {
 }
 _IDENTICAL = "Repeats are identical there, unless the step changes them."
 _MOVE = "Or move {stage} to the accelerator: at most {rate} steps per second, all examples fresh."
-# What echoing with factor e needed of the fresh examples that training without it did, on the seven
-# registered problems (results/claims.md).
-FRESH_SHARES = {2: (0.49, 0.93), 4: (0.21, 0.57), 16: (0.06, 0.57)}
+# What echoing with factor e needed of the fresh examples that training without it did, on the five
+# problems with equally many evaluations per fresh example (results/claims.md).
+FRESH_SHARES = {2: (0.52, 0.72), 4: (0.26, 0.63), 16: (0.08, 0.79)}
 _WORTH = (
-    "A repeat may be worth less than a fresh example: on seven small problems, e = 2, 4, and 16 "
+    "A repeat may be worth less than a fresh example: on five small problems, e = 2, 4, and 16 "
     "needed {}, {}, and {} of the fresh examples."
 ).format(*(f"{low:g} to {high:g}" for low, high in FRESH_SHARES.values()))
 _CONTENDED = "The step computes on the input's cores: steps per second may be a third off."

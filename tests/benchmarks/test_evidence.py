@@ -292,7 +292,7 @@ def test_numbers_in_the_prose_of_the_page_are_in_a_table():
     prose = re.sub("<!-- claims -->.*<!-- end -->", "", page, flags=re.DOTALL)
     tables = "".join(
         (evidence.ROOT / "results" / name).read_text(encoding="utf-8")
-        for name in ("claims.md", "convex.md")
+        for name in ("claims.md", "convex.md", "factor_ratios.csv")
     )
     assert len(page.splitlines()) <= 60
     for number in re.findall(r"\d\.\d\d \[[^]]+\]|\d+ of \d+ runs", prose):

@@ -70,6 +70,7 @@ def test_a_command_appends_a_row_and_another_compares_with_it(run, tmp_path):
         ({"status": "exhausted"}, "exhausted"),
         ({"upstream": {"examples_per_second": 0.0}}, "examples_per_second"),
         ({"commit": "def"}, "commit"),
+        ({"commit": "abc+changes"}, "of a commit"),
         ({"echo": ECHO}, "settings"),
         ({"seed": 1}, "seeds"),
     ],
