@@ -139,7 +139,7 @@ class EchoIterable(Iterable[T]):
         iterator = self._begin(epoch)
         iterator._pass.set_state(position)
         self._newest = self._waiting = iterator
-        self.epoch = iterator.epoch
+        self.epoch = epoch
 
     def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         # Worker processes continue from a loaded state, but get no pass: generators, and the
@@ -177,11 +177,8 @@ class EchoIterator(Iterator[T]):
     def __init__(self, source: "Source", order: EchoCursor, epoch: int, rows: bool):
         self.epoch = epoch
         self.open = source.open  # iter() of the iterable, which the first item does, too
-        reader = SequentialReader(source)
-        if rows:
-            self._pass = EchoPass(RowReader(reader), order, RowStore)
-        else:
-            self._pass = EchoPass(reader, order, ItemStore)
+        reader, store = SequentialReader(source), RowStore if rows else ItemStore
+        self._pass = EchoPass(RowReader(reader) if rows else reader, order, store)
 
     def __next__(self) -> T:
         with self._pass.lock:

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from echo import EchoSchedule, echo_iterable
+from echo import EchoSchedule, auto, echo_iterable
 from echo.sequential import SNAPSHOT_EVERY
 
 
@@ -80,6 +80,8 @@ def test_it_emits_what_the_schedule_says(factor, buffer, seed, n):
     again = echo_iterable(StartsOver(n), factor, buffer, seed, reshuffle_each_iteration=False)
     for _ in range(2):
         assert list(itertools.islice(again, len(expected) + 1)) == expected
+    unechoed = auto(StartsOver(n), max_factor=1, mix=False)  # read ahead, and not past the end
+    assert [list(unechoed) for _ in "ab"] == [list(range(n))] * 2
     echoed = echo_iterable(range(n), factor, buffer, seed)
     assert (len(echoed), bool(echoed)) == (len(expected), n > 0)
     iterator = iter(echoed)

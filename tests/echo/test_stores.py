@@ -108,14 +108,20 @@ BAD_ITEMS = [np.array([None, 1]), np.ma.zeros(2, int), b"ab\0", "ab\0", b"\0"]
 @pytest.mark.parametrize("new_store", [ArrayStore, DeviceStore])
 @pytest.mark.parametrize("item", [*OTHER_ITEMS, *BAD_ITEMS])
 def test_what_a_batch_could_not_hold_is_refused(new_store, item):
-    store, one = new_store(4), np.asarray([1])
-    bad = any(item is other for other in BAD_ITEMS)
-    store.put(one - 1, [ITEM], one)
-    with pytest.raises(ValueError, match="item 1"):
-        store.put(one, [item], one)
+    store, bad = new_store(4), any(item is other for other in BAD_ITEMS)
+    store.put(np.asarray([0]), [ITEM], np.asarray([1]))
+    with pytest.raises(ValueError, match="item 2"):
+        store.put(np.asarray([1, 2]), [ITEM, item], np.asarray([1, 1]))
     if bad:  # also as the first one
-        with pytest.raises(ValueError, match="item"):
-            new_store(4).put(one, [item], one)
+        with pytest.raises(ValueError, match="item 1"):
+            new_store(4).put(np.asarray([1]), [item], np.asarray([1]))
+
+
+def test_items_are_not_converted_to_the_dtype_of_others():
+    wide, store = {"x": np.zeros(2, np.int32)}, ArrayStore(4)
+    store.put(np.asarray([0]), [wide], np.asarray([1]))
+    with pytest.raises(ValueError, match="item 2"):
+        store.put(np.asarray([1, 2]), [wide, ITEM], np.asarray([1, 1]))
 
 
 def test_rows_stay_below_the_most_that_are_pending_together():
