@@ -3,7 +3,7 @@
     python -m benchmarks.stage --out=results/stage.md      about 10 minutes
     python -m benchmarks.stage --quick                     a smoke run of seconds
     python -m benchmarks.stage --processor-time            on a machine that is busy
-    python -m benchmarks.stage --loop                      echo.auto and echo.watch, 3 minutes
+    python -m benchmarks.stage --loop                      echo.auto and echo.watch, 8 minutes
 
 Every side repeats items e times, mixes the copies in a shuffle buffer, and returns batches of 128.
 Two paths are measured: the stage alone, fed with chunks of consecutive items, beside the copying
@@ -250,8 +250,8 @@ def speed_table(by_factor: dict[int, common.Spreads]) -> str:
     return common.markdown_table(header, rows)
 
 
-LOOP_STEP, LOOP_RATIOS, LOOP_BATCHES = 0.02, (2, 4, 8), 50
-WATCH_RUNS = 20
+LOOP_RATIOS, LOOP_STEP, LOOP_BATCHES = (2, 4, 8), 0.1, 48
+WATCH_RUNS, WATCH_STEP, WATCH_BATCHES = 20, 0.02, 200
 
 
 class SleepingBatches:
@@ -310,15 +310,15 @@ def watched_error(ratio: float) -> float:
         took[name] += time.perf_counter() - start
 
     def loader() -> Iterator[np.ndarray]:
-        for number in range(4 * LOOP_BATCHES):
-            sleep("loader", ratio * LOOP_STEP)
+        for number in range(WATCH_BATCHES):
+            sleep("loader", ratio * WATCH_STEP)
             yield np.full((32, 4), number)
 
     watched, steps = echo.watch(loader(), replay=16), 0
     for _ in watched:
-        sleep("step", LOOP_STEP)
+        sleep("step", WATCH_STEP)
         steps += 1
-    truth = (took["loader"] / (4 * LOOP_BATCHES)) / (took["step"] / steps)
+    truth = (took["loader"] / WATCH_BATCHES) / (took["step"] / steps)
     return float(np.mean(watched.report.ratio)) / truth - 1
 
 

@@ -246,6 +246,7 @@ class Source:
         if self._iterator is not None:
             return
         iterable = self._parent.iterable
+        torch.warn_unprepared(iterable)
         self._iterator = iter(iterable)
         if not hasattr(iterable, "__iter__"):  # indexed, perhaps without an IndexError at its end
             with contextlib.suppress(TypeError, NotImplementedError):  # without a length

@@ -5,6 +5,7 @@ PyTorch is not imported: where it is not loaded, no item holds a tensor of it.
 
 import copy
 import sys
+import warnings
 from typing import Any
 
 
@@ -64,6 +65,23 @@ def check_worker(iterable: Any) -> None:
             f"{type(iterable).__name__}, or start workers of its own; set num_workers=0 there, and "
             "give workers to the DataLoader inside echo_iterable, or echo an IterableDataset that "
             "takes its share of each worker"
+        )
+
+
+def warn_unprepared(iterable: Any) -> None:
+    """Warns if each process of Accelerate would read all of a DataLoader: `prepare` returns an
+    echoed one as it is."""
+    state, loaders = map(sys.modules.get, ("accelerate.state", "accelerate.data_loader"))
+    data: Any = sys.modules.get("torch.utils.data")
+    if not (state and loaders and data and isinstance(iterable, data.DataLoader)):
+        return
+    shared = state.is_initialized() and state.PartialState().num_processes > 1
+    prepared = isinstance(iterable, loaders.DataLoaderStateMixin) or parts_with_epochs(iterable)
+    if shared and not prepared and not isinstance(iterable.dataset, data.IterableDataset):
+        warnings.warn(
+            "each process of Accelerate reads all of the DataLoader that is echoed; echo what "
+            "prepare returns: echo.echo_iterable(accelerator.prepare(loader), ...)",
+            stacklevel=2,
         )
 
 

@@ -34,3 +34,13 @@ def test_a_small_run_compares_echo_with_each_other_side(tmp_path, capsys):
         speeds = [float(n.replace(",", "")) for n in re.findall(r"([\d,]+) \(", row)]
         ratios = [float(n) for n in row.strip("| ").split(" | ")[1 + len(speeds) :]]
         np.testing.assert_allclose(ratios, speeds[0] / np.array(speeds[1:]), rtol=0.01)
+
+
+def test_a_short_loop_has_a_row_for_each_ratio_and_loader(monkeypatch):
+    small = {"LOOP_STEP": 1e-3, "LOOP_BATCHES": 4, "WATCH_RUNS": 1, "WATCH_BATCHES": 40}
+    for name, value in small.items():
+        monkeypatch.setattr(stage, name, value)
+    report = stage.loop_report()
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", report, re.MULTILINE)
+    assert len(set(rows)) == len(rows) >= 3 * 2
+    assert "of 1 runs" in report

@@ -3,6 +3,7 @@
 import collections
 import itertools
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -207,3 +208,17 @@ def test_each_example_comes_as_often_as_the_factor_says(iterable, workers):
     echoed = echo.echo_iterable(iterable(), 2)
     loader = torch.utils.data.DataLoader(echoed, batch_size=None, num_workers=workers)
     assert sorted(numbers(loader)) == sorted(2 * list(range(50)))
+
+
+@pytest.mark.parametrize(("processes", "warned"), [(1, 0), (2, 1)])
+def test_a_loader_that_accelerate_did_not_prepare_is_named(processes, warned, monkeypatch):
+    accelerate = pytest.importorskip("accelerate", reason="see requirements-extras.txt")
+    loader = torch.utils.data.DataLoader(range(4))
+    prepared = accelerate.Accelerator(cpu=True).prepare(torch.utils.data.DataLoader(range(4)))
+    monkeypatch.setitem(accelerate.PartialState().__dict__, "num_processes", processes)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        list(echo.echo_iterable(prepared, 1))
+        assert not [w for w in caught if "prepare" in str(w.message)]
+        list(echo.echo_iterable(loader, 1))
+    assert len([w for w in caught if "prepare" in str(w.message)]) == warned
