@@ -23,6 +23,7 @@ import os
 from collections.abc import Sequence
 
 from runs import cli, tracking
+from runs.records import whole_number
 
 # The executors, and the flags that only one of them uses.
 _FLAGS = {"local": ("workers",), "ray": ("ray_address", "cpus_per_trial", "gpus_per_trial")}
@@ -81,16 +82,16 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _shard(text: str) -> tuple[int, int]:
     """'i/n' as two numbers."""
-    first, _, second = text.partition("/")
-    if cli.is_whole_number(first) and cli.is_whole_number(second) and int(first) < int(second):
-        return int(first), int(second)
+    part, parts = map(whole_number, text.partition("/")[::2])
+    if 0 <= part < parts:
+        return part, parts
     raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give i/n with i = 0..n-1")
 
 
 def _positive(text: str) -> int:
-    if not cli.is_whole_number(text) or not int(text):
+    if whole_number(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 1, 2, 3, ...")
-    return int(text)
+    return whole_number(text)
 
 
 def _amount(text: str) -> float:

@@ -133,11 +133,6 @@ def expanded(path: str | os.PathLike) -> pathlib.Path:
         raise InputError(f"{abbreviated(str(path))}: there is no such user") from error
 
 
-def is_whole_number(text: str) -> bool:
-    """Whether text is a whole number of a sensible length; '²' and 5,000 digits are not."""
-    return text.isascii() and text.isdigit() and len(text) <= 18
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises InputError."""
 

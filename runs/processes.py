@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from runs.cli import Failed, InputError, explained
+from runs.records import whole_number
 
 # Set by the user or a custom launcher. JAX itself reads only the first.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -109,11 +110,12 @@ def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
     if not (count or index):
         counts = [environment.get(_LAUNCHERS[name], "") for name in _LAUNCHERS.keys() & environment]
         hosts = any("," in environment.get(name, "") for name in _TPU_HOSTS)
-        return {} if hosts or any(_number(text) > 1 for text in counts) else None
-    if _number(count) == 1:
+        return {} if hosts or max(map(whole_number, counts), default=0) > 1 else None
+    if whole_number(count) == 1:
         return None
     host, _, port = address.rpartition(":")
-    if not (host and _number(port) >= 0 and 0 <= _number(index) < _number(count)):
+    in_order = 0 <= whole_number(index) < whole_number(count) < 2**31  # which JAX takes
+    if not (host and whole_number(port) >= 0 and in_order):
         raise InputError(
             f"the environment has {ADDRESS}={address!r}, {COUNT}={count!r} and {INDEX}={index!r}, "
             f"with which this process cannot join others; set {ADDRESS}=HOST:PORT, {COUNT}=N and "
@@ -125,11 +127,6 @@ def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
         "process_id": int(index),
         "cluster_detection_method": "deactivate",
     }
-
-
-def _number(text: str) -> int:
-    """A whole number of at most nine digits (JAX takes 32 bits); -1 for any other text."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def is_first() -> bool:

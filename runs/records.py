@@ -411,5 +411,10 @@ def trials_on_disk(study_dir: str | os.PathLike) -> Iterator[tuple[TrialPath, pa
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a name is that of a search, a trial, or a checkpoint: 0 or 10, but not 010 or ²."""
-    return name.isascii() and name.isdigit() and name == str(int(name))
+    """Whether a name is that of a search, a trial, or a checkpoint: 0 or 10, but not 010."""
+    return whole_number(name) >= 0 and name == str(whole_number(name))
+
+
+def whole_number(text: str) -> int:
+    """The number that a text of at most 18 digits is; -1 for any other text, such as '²'."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from echo.threads import DaemonPool, done_within
-from runs import cli, records
+from runs import records
 from runs.cli import InputError
 from runs.trackers import TRACKERS, Profile
 
@@ -121,9 +121,9 @@ def _trackers(text: str) -> tuple[str, ...]:
 
 def steps_to_profile(text: str) -> tuple[int, int]:
     """'START:STOP' as two numbers; raises InputError."""
-    numbers = [int(part) for part in text.split(":") if cli.is_whole_number(part)]
-    if text.count(":") == 1 and len(numbers) == 2 and 1 <= numbers[0] < numbers[1]:
-        return numbers[0], numbers[1]
+    start, stop = map(records.whole_number, text.partition(":")[::2])
+    if 1 <= start < stop:
+        return start, stop
     raise InputError(
         f"--profile is {text!r}; allowed: START:STOP, the first step to trace, from 1, and the "
         "step before which the trace ends"

@@ -47,22 +47,6 @@ _RESERVED = (records.STUDY, records.CHECKPOINTS, "report")  # other entries of s
 _LOCK = f".{records.LOCK}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Definition:
-    """A study as a configuration file's get_studies() defines it; see docs/studies.md."""
-
-    conditions: Mapping[str, Mapping[str, Any]]
-    baseline: str | None
-    trials: int
-    searches: int
-    score: str = FRESH_EXAMPLES
-    cadence: str = CADENCES[0]
-    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    space: Sequence[Mapping[str, Any]] | None = None  # that of the file
-    not_searched: Sequence[str] = ()
-    about: str = ""
-
-
 def load_study(
     config: ml_collections.ConfigDict,
     module: Any,
@@ -90,29 +74,19 @@ def load_study(
         known = ", ".join(map(str, studies)) or "none; add get_studies() to it"
         raise cli.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
     with cli.errors_of_file(module.__file__), errors_of(f"study {name!r}"):
-        definition: dict[str, Any] = studies[name] | sizes
-        own = _Definition(**definition)
-        for field, value in own.overrides.items():
+        keys = {"overrides": {}, "space": None, "not_searched": (), "about": ""}
+        keys |= studies[name] | sizes
+        own, axes, left_out, _ = map(keys.pop, ("overrides", "space", "not_searched", "about"))
+        for field, value in own.items():
             cli.set_field(config, field, value)
         cli.override(config, overrides)
-        for field in own.not_searched:
+        for field in left_out:
             search.check_field(field)
-        axes = module.get_search_space(variant) if own.space is None else own.space
-        axes = [axis for axis in axes if axis.get("field") not in own.not_searched]
-        both = ", ".join(axis["field"] for axis in axes if axis.get("field") in own.overrides)
+        axes = module.get_search_space(variant) if axes is None else axes
+        axes = [axis for axis in axes if axis.get("field") not in left_out]
+        both = ", ".join(axis["field"] for axis in axes if axis.get("field") in own)
         refuse(both, f"it overrides {both}, which it searches; name it in not_searched, too")
-        return make_study(
-            name,
-            config,
-            conditions=own.conditions,
-            baseline=own.baseline,
-            trials=own.trials,
-            searches=own.searches,
-            space=axes,
-            score=own.score,
-            cadence=own.cadence,
-            config_flag=config_flag,
-        )
+        return make_study(name, config, config_flag=config_flag, space=axes, **keys)
 
 
 def make_study(
