@@ -75,6 +75,9 @@ def _hardware() -> dict[str, Any]:
     import jax
 
     device = jax.devices()[0]
+    # What was set of that which may change numbers by rounding; see also runs/processes.py.
+    settings = {name: os.environ.get(name) for name in _FLAGS}
+    settings["matmul_precision"] = jax.config.values["jax_default_matmul_precision"]
     return {
         "platform": device.platform,
         "device_kind": device.device_kind,
@@ -83,15 +86,8 @@ def _hardware() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cpu_count": usable_cores(),
         "system": platform.platform(terse=True),
-        **_settings(jax.config.values["jax_default_matmul_precision"]),
+        **{name: value for name, value in settings.items() if value},
     }
-
-
-def _settings(matmul_precision: str | None) -> dict[str, str]:
-    """What was set of that which may change numbers by rounding; see also runs/processes.py."""
-    settings = {name: os.environ.get(name) for name in _FLAGS}
-    settings["matmul_precision"] = matmul_precision
-    return {name: value for name, value in settings.items() if value}
 
 
 def _cpu_name() -> str:
