@@ -113,11 +113,10 @@ def by_setting(
     for place, (label, line) in enumerate(setting.lines.items()):
         rows = table.loc[[condition.name for condition in line]]
         middle = np.array([values.index(setting.value(condition)) for condition in line], float)
-        if setting.name == "factor" and measure == "fresh_examples":
-            level = table.loc[line[0].name, f"{measure}_low"] / rows["factor"]
-            if rows[f"{measure}_low"].iloc[0] == rows[f"{measure}_high"].iloc[0]:
-                axes.plot(middle, level, color=QUIET, lw=0.9, ls=DOTTED, zorder=0, label=ideal)
-                ideal = None  # one legend entry
+        level = rows["ideal_fresh_examples"]
+        if setting.name == "factor" and measure == "fresh_examples" and level.notna().any():
+            axes.plot(middle, level, color=QUIET, lw=0.9, ls=DOTTED, zorder=0, label=ideal)
+            ideal = None  # one legend entry
         shift = _SHIFT * (place - (len(setting.lines) - 1) / 2)
         _draw_line(axes, label, rows.assign(x=middle + shift), measure, styles[place])
     if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
