@@ -139,7 +139,7 @@ def step_functions(config: ConfigDict, program: Program) -> tuple[Callable, Call
         nonlocal state, pending
         state = program.init(config.seed.model) if state is None else state
         before, arguments = pending, (state, rows, hyper, seed)
-        state, pending = program.compile_train(*arguments)(*arguments)
+        state, pending = program.compile("train", program.train, arguments)(*arguments)
         # The first step takes many times as long as the others; it belongs to the first call.
         jax.device_get(pending if before is None else before)
 

@@ -144,7 +144,7 @@ def jax_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> tup
     rows = sharding.put_batch(mesh, (batch, zeros, zeros))
     hyper = optimizer.hyperparameters(config, 0.0)
     held = [program.init(0), None]
-    compiled = program.compile_train(held[0], rows, hyper, np.uint32(0))
+    compiled = program.compile("train", program.train, (held[0], rows, hyper, np.uint32(0)))
 
     def step():
         held[:] = compiled(held[0], rows, hyper, np.uint32(0))

@@ -51,20 +51,19 @@ _AXES = {
     "weight_decay": {"field": "optimizer.weight_decay", "scale": "log"},
     "final_factor": {"field": "optimizer.schedule.final_factor", "scale": "log"},
     "step_factor": {"field": "optimizer.schedule.step_factor", "scale": "log"},
-    "budgets_of_decay": {"field": HORIZON, "scale": "log"},
+    "budgets_of_decay": {"field": HORIZON, "scale": "log", "times": "budget.fresh_examples"},
     "label_smoothing": {"field": "loss.label_smoothing", "scale": "choice"},
 }
 
 
 def space(ends: Ends) -> Space:
     """Axes, named as in `_AXES`, from end to end; searched separately for each condition."""
-
-    def axis(name: str, of: Sequence[float]) -> dict[str, Any]:
-        chosen = _AXES[name]["scale"] == "choice"
-        times = {"times": "budget.fresh_examples"} if _AXES[name]["field"] == HORIZON else {}
-        return _AXES[name] | ({"values": of} if chosen else {"min": of[0], "max": of[1]}) | times
-
-    return tuple(axis(*pair) for pair in ends.items())
+    axes = []
+    for name, values in ends.items():
+        choice = _AXES[name]["scale"] == "choice"
+        own = {"values": values} if choice else dict(zip(("min", "max"), values, strict=True))
+        axes.append(_AXES[name] | own)
+    return tuple(axes)
 
 
 # The horizon of every schedule that decays is searched. With a fixed horizon, the decay would come

@@ -140,6 +140,31 @@ def test_evaluations_happen_once_per_multiple_of_the_cadence_and_at_the_end(unin
     assert {"accuracy", "loss"} <= set(lines[-1])
 
 
+@pytest.mark.parametrize(
+    ("every", "evaluate_every", "steps"),
+    [
+        (160, 0, [5, 10, 15, 20]),
+        (100, 0, [4, 7, 10, 13, 16, 19, 20]),
+        (10_000, 320, [10, 20]),  # the best so far, and the last
+        (0, 320, []),
+    ],
+)
+def test_checkpoints_are_saved_at_their_cadence_if_improved_and_at_the_end(
+    every, evaluate_every, steps, tmp_path, monkeypatch
+):
+    saved, save = [], Checkpoints.save
+
+    def noted(self, step, *others):
+        saved.append(step)
+        return save(self, step, *others)
+
+    monkeypatch.setattr(Checkpoints, "save", noted)
+    cadences = {"checkpoint_every_fresh_examples": every}
+    cadences |= {"evaluate_every_fresh_examples": evaluate_every}
+    assert train.train(mini(**cadences), tmp_path / "run")["status"] == "exhausted"
+    assert saved == steps
+
+
 def test_the_run_stops_at_the_first_evaluation_that_reaches_the_target(tmp_path, uninterrupted):
     curve = records.read_metrics(uninterrupted(mini()))
     accuracies = [(r["fresh_examples"], r["accuracy"]) for r in curve if r["split"] == "validation"]

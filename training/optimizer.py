@@ -45,10 +45,9 @@ def transformation(name: str, hyper: Hyperparameters) -> optax.GradientTransform
 
 
 def _kernels(params):
-    def is_kernel(path, _):
-        return any(getattr(part, "key", None) == "kernel" for part in path)
-
-    return jax.tree.map_with_path(is_kernel, params)
+    return jax.tree.map_with_path(
+        lambda path, _: any(getattr(part, "key", None) == "kernel" for part in path), params
+    )
 
 
 def hyperparameters(config: ConfigDict, progress: float) -> Hyperparameters:

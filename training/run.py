@@ -299,7 +299,8 @@ class Run:
         arguments = rows, hyper, np.uint32(config.seed.data)
         if self._train_step is None:
             with self._paused("compile") as state:
-                self._train_step = self.experiment.program.compile_train(state, *arguments)
+                program = self.experiment.program
+                self._train_step = program.compile("train", program.train, (state, *arguments))
         gradients = {}
         if self._measure and self._measure.due(at.step):
             self._log()

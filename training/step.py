@@ -87,14 +87,6 @@ class Program:
         """A fresh state. The parameters depend on `seed` only, not on the sharding."""
         return self._init(np.uint32(seed))
 
-    def compile_train(
-        self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
-    ) -> Any:
-        """Compiles the training step for these shapes, so that clocks can exclude compilation:
-        (state, rows, hyper, data_seed) -> (state, metrics). Metrics are the workload's and
-        `nonfinite`; see training/divergence.py."""
-        return self.compile("train", self.train, (state, rows, hyper, data_seed))
-
     def evaluate(
         self, state: TrainState, batches: Iterable[tuple[Arrays, np.ndarray]]
     ) -> dict[str, float]:
@@ -109,7 +101,8 @@ class Program:
         return self.task.workload.summarize(jax.device_get(outputs))
 
     def compile(self, name: str, function: Any, arguments: tuple) -> Any:
-        """`function`, jitted, compiled for the shapes of `arguments`; cached under `name`."""
+        """`function`, jitted, compiled for the shapes of `arguments`, so that clocks can exclude
+        compilation; cached under `name`."""
         leaves, structure = jax.tree.flatten(arguments)
         key = (name, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
         if key not in self._compiled:
@@ -144,7 +137,8 @@ class Program:
     def train_step(
         self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        """The training step as a pure function, to be transformed by JAX."""
+        """The training step as a pure function, to be transformed by JAX. Metrics are the
+        workload's, its loss, and `nonfinite`; see training/divergence.py."""
         task, data = self.task, self.augmented(rows, data_seed)
 
         def loss_of(params):

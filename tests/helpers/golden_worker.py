@@ -129,7 +129,7 @@ def first_steps(name, workload):
     sent = sharding.put_batch(mesh, (data, rows, rows))
     hyper = optimizer.Hyperparameters(**{k: np.float64(value) for k, value in HYPER.items()})
     state = jax.device_put(state, sharding.replicated(mesh))
-    step = program.compile_train(state, sent, hyper, np.uint32(0))
+    step = program.compile("train", program.train, (state, sent, hyper, np.uint32(0)))
 
     losses, updates = [], {}
     for number in range(STEPS):

@@ -135,7 +135,7 @@ def _run(program, batches):
     losses, nonfinite = [], []
     for batch in batches:
         arguments = (state, batch, hyper, np.uint32(0))
-        step = program.compile_train(*arguments)
+        step = program.compile("train", program.train, arguments)
         state, metrics = step(*arguments)
         losses.append(float(metrics["loss"]))
         nonfinite.append(int(metrics["nonfinite"]))

@@ -43,7 +43,7 @@ def test_full_batch_gradient_descent_ends_at_scikit_learns_optimum():
     rows = sharding.put_batch(run.program.task.mesh, (data, numbers, np.zeros_like(numbers)))
     state = run.program.init(seed=0)
     arguments = rows, optimizer.hyperparameters(config, 0.0), np.uint32(0)
-    step = run.program.compile_train(state, *arguments)
+    step = run.program.compile("train", run.program.train, (state, *arguments))
     for number in range(400):
         state, metrics = step(state, *arguments)
         if number == 0:
