@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import train
-from runs import cli, clock, origins, records
+from runs import cli, origins, progress, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
 from tests.helpers.runs import (
@@ -187,9 +187,9 @@ def test_a_falling_metric_can_reach_a_target_from_above(tmp_path):
 
 
 def test_the_progress_line_names_the_target_the_loss_and_the_position(tmp_path):
-    lines, progress = [], Progress(quiet=True)
-    progress.update = lambda status: lines.append(status())
-    train.train(mini(**EIGHT_STEPS), tmp_path / "run", progress)
+    lines, shown = [], Progress(quiet=True)
+    shown.update = lambda status: lines.append(status())
+    train.train(mini(**EIGHT_STEPS), tmp_path / "run", shown)
     assert len(lines) == 8
     for number, line in enumerate(lines, start=1):
         value, loss, *_, position = line.split(" | ")
@@ -217,7 +217,6 @@ def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_pat
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
     assert latest_step(tmp_path / "run") == result["step"] > 0  # saved at once, and once
     monkeypatch.undo()
-    (tmp_path / "run" / "error1.txt").write_text("of a process that failed alone")
     (tmp_path / "run" / "errors.txt").write_text("mine")
     preempt(mini(), tmp_path / "run", result["step"] + 1)
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
@@ -325,6 +324,8 @@ def test_the_clock_of_training_stands_still_while_a_run_closes(tmp_path, monkeyp
     leap, close = [0.0], Checkpoints.close
 
     class Time:
+        monotonic = staticmethod(time.monotonic)
+
         @staticmethod
         def perf_counter():
             return time.perf_counter() + leap[0]
@@ -333,7 +334,7 @@ def test_the_clock_of_training_stands_still_while_a_run_closes(tmp_path, monkeyp
         leap[0] += 1e6
         close(checkpoints)
 
-    monkeypatch.setattr(clock, "time", Time)
+    monkeypatch.setattr(progress, "time", Time)
     monkeypatch.setattr(Checkpoints, "close", slow_close)
     result = train.train(mini(budget__fresh_examples=64), tmp_path / "run")
     assert result["train_seconds"] < 1e6 <= result["wall_seconds"]
