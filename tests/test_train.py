@@ -229,7 +229,7 @@ def test_a_run_of_an_older_version_is_refused_and_left_alone(tmp_path):
     record = records.read_json(tmp_path / "run" / records.CONFIG)
     records.write_json(tmp_path / "run" / records.CONFIG, record | {"schema_version": 1})
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(cli.InputError, match="version 1"):
+    with pytest.raises(records.Damaged, match="version 1"):
         train.train(mini(), tmp_path / "run")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
