@@ -84,10 +84,6 @@ class EchoSchedule:
         bound = self.slots + num_outputs
         return bound if num_fresh is None else min(bound, max(1, num_fresh))
 
-    def max_admitted(self, num_outputs: int) -> int:
-        """The maximum number of items that n outputs admit after the prefill: ceil(n / e)."""
-        return -(-num_outputs * self._denominator // self._numerator)
-
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
         """A reader of the outputs from `position` on, over `num_fresh` items (None: endless)."""
         return EchoCursor(self, position, num_fresh)
