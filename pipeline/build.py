@@ -27,6 +27,7 @@ from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import (
     CHUNK,
     CORES,
+    WORKER_CHUNK,
     Arrays,
     Batch,
     Batches,
@@ -80,7 +81,9 @@ def build(
     first = first_example(config, source, workload) if first is None else first
     augment = host_augmentation(config, workload, first, clock)
     example_bytes = sum(array.nbytes for array in first.values())
-    ahead = batch_options(config.batch_size // config.echo.streams, len(held), example_bytes)
+    chunk = CHUNK if workers is None else WORKER_CHUNK
+    rows = config.batch_size // config.echo.streams
+    ahead = batch_options(rows, len(held), example_bytes, chunk)
     parts = {}
     for stream in held:
         examples = examples_of(config, source, workload, stream).computed_by(workers, stream)
@@ -221,11 +224,13 @@ class _Stored:
         return stage
 
 
-def batch_options(rows: int, streams: int, example_bytes: int) -> grain.ReadOptions:
+def batch_options(
+    rows: int, streams: int, example_bytes: int, chunk: int = CHUNK
+) -> grain.ReadOptions:
     """For whole batches of `rows` examples, the chunks of which are spread over the cores: as many
     batches at a time as occupy all cores, together with those of the other streams, and one that
     takes their place when they are done. Above two, no more than _AHEAD_BYTES hold."""
-    chunks = -(-rows // CHUNK)
+    chunks = -(-rows // chunk)
     batches = 1 + -(-CORES // (chunks * streams))
     most = _AHEAD_BYTES // max(1, streams * rows * example_bytes)
     batches = max(2, min(batches, most))

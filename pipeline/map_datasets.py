@@ -27,8 +27,8 @@ Arrays = dict[str, np.ndarray]  # each [n, ...]
 # (raw records, the fresh examples and the copies that they are, int64 [n]) -> stacked arrays
 Decode = Callable[[list[dict[str, Any]], np.ndarray, np.ndarray], Arrays]
 
-# Examples decoded and augmented per call.
-CHUNK = 32
+# Examples decoded and augmented per call, and those that a worker process is asked for.
+CHUNK, WORKER_CHUNK = 32, 64
 
 CORES = min(16, usable_cores())
 
@@ -148,7 +148,8 @@ class Examples(grain.MapDataset):
         if self._workers is not None:
             workers, stream = self._workers
             key = stream, augment is not None
-            return in_chunks(functools.partial(workers.stacked_items, key), indices)
+            ask = functools.partial(workers.stacked_items, key)
+            return in_chunks(ask, indices, WORKER_CHUNK)
         if augment is None:
             return self._chunk(indices).data
         return in_chunks(lambda chunk: augment(self._chunk(chunk)).data, indices)

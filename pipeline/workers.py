@@ -8,6 +8,7 @@ The memory has no name: it is a file in RAM that only these processes hold open,
 left however they end, and a container's small /dev/shm does not matter.
 """
 
+import collections
 import contextlib
 import mmap
 import os
@@ -27,8 +28,8 @@ from typing import Any
 import numpy as np
 
 # A slot holds the arrays of one chunk; larger ones are sent through the pipe. Slots are taken from
-# the system when they are first written to.
-SLOT_BYTES, SLOTS = 2**24, 128
+# the system when they are first written to, so those that have been are used first.
+SLOT_BYTES, SLOTS = 2**25, 128
 _ALIGNED = 64  # bytes, as XLA asks for to use an array in place
 
 # A worker has no accelerator, and one thread: the others are on the other cores.
@@ -56,9 +57,7 @@ class Workers:
     def __init__(self, make: Callable[[Any], Any], count: int, slots: int = SLOTS):
         self._file = _memory(slots * SLOT_BYTES)
         self._memory = mmap.mmap(self._file, slots * SLOT_BYTES)
-        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(slots):
-            self._slots.put(slot)
+        self._slots = collections.deque(range(slots))  # those that are free
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers = [_Worker(make, self._file, slots * SLOT_BYTES) for _ in range(count)]
         for worker in self._workers:
@@ -73,8 +72,8 @@ class Workers:
             WorkerError: it was killed.
         """
         slot = None
-        with contextlib.suppress(queue.Empty):
-            slot = self._slots.get_nowait()
+        with contextlib.suppress(IndexError):
+            slot = self._slots.pop()
         worker = self._idle.get()
         try:
             reply = worker.ask((key, slot, np.asarray(indices, np.int64)))
@@ -86,12 +85,12 @@ class Workers:
         self._idle.put(worker)
         if slot is None or not isinstance(reply, _Layout):
             if slot is not None:
-                self._slots.put(slot)
+                self._slots.append(slot)
             if isinstance(reply, BaseException):
                 raise reply
             return reply
         block = np.frombuffer(self._memory, np.uint8, reply.size, slot * SLOT_BYTES)
-        weakref.finalize(block, self._slots.put, slot).atexit = False
+        weakref.finalize(block, self._slots.append, slot).atexit = False
         return {
             name: block[start : start + nbytes].view(dtype).reshape(shape)
             for name, dtype, shape, start, nbytes in reply.arrays

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -125,35 +126,45 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"echo.insertion": "before_augmentation", "echo.factor": 2},
-        *(
-            pytest.param(settings, marks=pytest.mark.long)
-            for settings in (
-                {},
-                {"dataset.fused_decode": True},
-                {"echo.insertion": "after_augmentation", "echo.factor": 2},
-                {"echo.insertion": "after_batching", "echo.factor": 2, "echo.streams": 2},
-            )
-        ),
-    ],
-    ids=str,
+    "number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 20))]
 )
-def test_batches_and_states_of_a_run_are_those_of_threads(settings):
-    flags = [f"--config.{name}={value}" for name, value in settings.items()]
+def test_batches_and_states_of_a_run_are_those_of_threads(number):
+    """Under settings drawn at random; continued from each state, too."""
+    rng = random.Random(number)
+    insertion = ("before_augmentation", "none", "after_augmentation", "after_batching")[number % 4]
+    fields = {
+        "echo.insertion": insertion,
+        "echo.factor": 1 if insertion == "none" else rng.choice([1.5, 2, 3]),
+        "echo.streams": rng.choice([1, 2]),
+        "echo.shuffle_buffer": 0 if insertion == "none" else rng.choice([0, 4]),
+        "batch_size": rng.choice([8, 32, 80]),
+        "seed.data": number,
+        "dataset.fused_decode": insertion != "before_augmentation" and rng.random() < 0.5,
+        "budget.fresh_examples": 320,
+        "prefetch": rng.choice([0, 2]),
+    }
+    flags = [f"--config.{name}={value}" for name, value in fields.items()]
 
-    def batches(count):
-        own = ["--config.budget.fresh_examples=200", f"--config.loader.workers={count}"]
-        config, _ = cli.load_config("configs/imagenet.py:mini", [*flags, *own])
-        iterator = iter(make_experiment(config).batches)
-        return [(batch, iterator.get_state()) for batch in iterator]
+    def experiment(count):
+        own = f"--config.loader.workers={count}"
+        return make_experiment(cli.load_config("configs/imagenet.py:mini", [*flags, own])[0])
 
-    pairs = list(zip(batches(0), batches(2), strict=True))
-    assert len(pairs) >= 6
-    for (own, state), (others, state_of_others) in pairs:
-        assert same(own.data, others.data)
-        assert (own.index == others.index).all()
-        assert (own.copy == others.copy).all()
-        assert own.fresh_examples == others.fresh_examples
-        assert state == state_of_others
+    threads, processes = experiment(0), experiment(1)
+    again, one, other = iter(processes.batches), iter(threads.batches), iter(processes.batches)
+    steps, state = 0, one.get_state()
+    for batch in one:
+        again.set_state(state)
+        assert_equal(batch, next(again))
+        assert_equal(batch, next(other))
+        state = one.get_state()
+        assert state == other.get_state() == again.get_state()
+        steps += 1
+    assert steps >= 3
+    assert next(other, None) is None
+
+
+def assert_equal(batch, other):
+    assert same(batch.data, other.data)
+    assert (batch.index == other.index).all()
+    assert (batch.copy == other.copy).all()
+    assert batch.fresh_examples == other.fresh_examples
