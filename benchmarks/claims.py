@@ -470,7 +470,7 @@ _PAIR = "logistic sentences"
 _BEFORE, _AFTER, _BATCH = (
     f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
 )
-_HALF = "before_augmentation_e1.5"
+_HALF, _E16 = "before_augmentation_e1.5", "before_augmentation_e16"
 
 
 def small(problem: str) -> int:
@@ -491,10 +491,13 @@ def _study(kind: str, problem: str) -> str:
     return f"further/{kind}" if problem == "logistic" else f"grid/{kind}_{problem}"
 
 
-def _factor(prefix: str, factor: int, times: int = 1) -> Callable[[str], Callable[[], Effect]]:
+def _gain(condition: str, prefix: str = "", times: int = 1) -> Callable[[str], Callable]:
+    """A condition, such as after_batching_e2, over no echoing."""
+    factor = float(condition.rpartition("_e")[2])
+
     def of(problem: str) -> Callable[[], Effect]:
         size = times * small(problem)
-        own = e(factor, size), f"baseline_b{size}"
+        own = f"{condition}_b{size}", f"baseline_b{size}"
         return compared(f"grid/{prefix}{problem}", own, ideal=1 / factor)
 
     return of
@@ -510,15 +513,6 @@ def _four_over_16(prefix: str) -> Callable[[str], Callable[[], Effect]]:
     return lambda problem: compared(
         f"grid/{prefix}{problem}", (e(4, small(problem)), e(16, small(problem)))
     )
-
-
-def _point(condition: str) -> Callable[[str], Callable[[], Effect]]:
-    def of(problem: str) -> Callable[[], Effect]:
-        size = small(problem)
-        own = f"{condition}_b{size}", f"baseline_b{size}"
-        return compared(f"grid/{problem}", own, ideal=0.5)
-
-    return of
 
 
 def _tolerance(problem: str) -> Callable[[], Effect]:
@@ -559,17 +553,17 @@ _COMMON = problems.COMMON_CADENCE
 # By the question that they answer. The page has those that do not begin with dots.
 CLAIMS: dict[str, dict[str, Problems]] = {
     "How much?": {
-        "e = 2 needs fewer fresh examples (fig. 4)": _each(_NEUTRAL, _factor(_COMMON, 2)),
-        "... e = 2 at echoing's own cadence": _each(_ALL, _factor("", 2)),
+        "e = 2 needs fewer fresh examples (fig. 4)": _each(_NEUTRAL, _gain(_BEFORE, _COMMON)),
+        "... e = 2 at echoing's own cadence": _each(_ALL, _gain(_BEFORE)),
         "... e = 2 by curves averaged over seeds": _each(
             " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 2, 1)
         ),
-        "e = 16 needs fewer fresh examples (fig. 6)": _each(_NEUTRAL, _factor(_COMMON, 16)),
-        "... e = 16 at echoing's own cadence": _each(_ALL, _factor("", 16)),
+        "e = 16 needs fewer fresh examples (fig. 6)": _each(_NEUTRAL, _gain(_E16, _COMMON)),
+        "... e = 16 at echoing's own cadence": _each(_ALL, _gain(_E16)),
         "... e = 16 by curves averaged over seeds": _each(
             " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 16, 1)
         ),
-        "... e = 16 at twice the batch size": _each(_NEUTRAL, _factor("", 16, times=2)),
+        "... e = 16 at twice the batch size": _each(_NEUTRAL, _gain(_E16, times=2)),
         "e = 4 needs fewer than e = 16 (fig. 6)": _each(_NEUTRAL, _four_over_16(_COMMON)),
         "... e = 4 over 16 at echoing's own cadence": _each(_ALL, _four_over_16("")),
         "... e = 4 over 16 by curves averaged over seeds": _each(
@@ -588,8 +582,8 @@ CLAIMS: dict[str, dict[str, Problems]] = {
                 "grid/shuffle_digits", (f"{_BEFORE}_buffer_256", f"{_BATCH}_buffer_256")
             ),
         },
-        "... e = 2 after augmentation": _each("photographs digits mnist cells", _point(_AFTER)),
-        "... e = 2 after batching": _each(_ALL, _point(_BATCH)),
+        "... e = 2 after augmentation": _each("photographs digits mnist cells", _gain(_AFTER)),
+        "... e = 2 after batching": _each(_ALL, _gain(_BATCH)),
     },
     "Shuffle?": {
         "Shuffling helps before augmentation (fig. 8)": _each(_SHUFFLED, _shuffled(_BEFORE)),

@@ -247,8 +247,7 @@ def registered(loaded: load.LoadedStudy) -> pd.DataFrame:
 
 
 def confirmation_rows() -> pd.DataFrame:
-    """Every confirmed condition against no echoing, then conditions compared with one another,
-    which was not registered."""
+    """Every confirmed condition against no echoing."""
     rows = []
     for name in archive.studies(claims.RECORDS):
         if not name.startswith("grid/confirmation_"):
@@ -256,16 +255,11 @@ def confirmation_rows() -> pd.DataFrame:
         loaded = claims.loaded(name)
         trials, plan = registered(loaded), loaded.study
         reached = trials.groupby("condition")[scores.REACHED].count()
-        against = [(c.name, plan.baseline_of(c)) for c in plan.conditions]
-        for condition, other in [
-            *(pair for pair in against if len({*pair}) == 2),
-            *_others(loaded),
-        ]:
-            pairs = uncertainty.pairs_between(trials, plan, condition, other)
-            if not pairs.empty:
-                counts = f"{reached[condition]}, {reached[other]}"
-                row = {"problem": name.removeprefix("grid/confirmation_"), "condition": condition}
-                rows.append(row | {"over": other} | confirmed(pairs) | {"reached": counts})
+        for condition, pairs in uncertainty.pairs(trials, plan).groupby("condition", sort=False):
+            other = plan.baseline_of(plan.condition(condition))
+            row = {"problem": name.removeprefix("grid/confirmation_"), "condition": condition}
+            counts = {"reached": f"{reached[condition]}, {reached[other]}"}
+            rows.append(row | {"over": other} | confirmed(pairs) | counts)
     return pd.DataFrame(rows)
 
 
@@ -286,16 +280,6 @@ def confirmed(pairs: pd.DataFrame) -> dict[str, str]:
         "pairs used": f"{uncertainty.pairs_used(lows, highs, low, high)} of {len(pairs)}",
         "verdict": side if differs else "undecided",
     }
-
-
-def _others(loaded: load.LoadedStudy) -> list[tuple[str, str]]:
-    """Conditions at one batch size: factors 4 and 16, and insertion points."""
-    by = {(c.insertion, c.factor, c.batch_size): c.name for c in loaded.study.conditions}
-    sizes, before = sorted({size for *_, size in by}), "before_augmentation"
-    sides = [((before, 4.0, size), (before, 16.0, size)) for size in sizes]
-    points = dict.fromkeys(point for point, *_ in by if point not in ("none", before))
-    sides += [((before, 2.0, size), (point, 2.0, size)) for size in sizes for point in points]
-    return [(by[own], by[other]) for own, other in sides if own in by and other in by]
 
 
 # --- curves averaged over seeds, and the convex problem
