@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 # Records of other versions are refused.
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"

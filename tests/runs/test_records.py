@@ -18,7 +18,7 @@ from runs.progress import Clock
 from runs.tracking import Followers, Recorder
 from tests.helpers.runs import mini
 
-RECORD = {"schema_version": 9, "a": 1, "b": {"c": [0.1, "é", None]}, "commit": "1f"}
+RECORD = {"schema_version": records.SCHEMA_VERSION, "a": 1, "b": {"c": [0.1, "é", None]}}
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
@@ -93,7 +93,7 @@ def test_a_damaged_record_is_refused_or_the_same_and_never_another(name, run, da
 
 
 def test_the_record_of_another_version_is_refused_by_its_version(tmp_path):
-    for version in (8, 10, None):
+    for version in (records.SCHEMA_VERSION - 1, records.SCHEMA_VERSION + 1, None):
         text = json.dumps({"schema_version": version, "config": {}})
         (tmp_path / records.CONFIG).write_text(text)
         with pytest.raises(records.Damaged, match=f"schema version {version}"):
