@@ -394,21 +394,23 @@ def simulated(plan: Plan, ratio: float, fields: dict[str, Any]) -> Steady:
     policy = policy or FixedPolicy(config, held)
     batches = iter(build.build(config, source, workload, held, policy))
     transfer = Transfer(mesh, stores=config.echo.insertion != "none")
-    begin, end, seen, running = time.perf_counter(), 0.0, [], []
-    while not seen or seen[-1][0] - begin < WARM_UP_SECONDS + plan.seconds:
-        batch = next(batches)
+    begin, end, seen, running = time.perf_counter() + WARM_UP_SECONDS, 0.0, [], []
+    for number, batch in enumerate(batches, 1):
         jax.block_until_ready(transfer.put(batch))
         now = time.perf_counter()
         end = max(now, end) + STEP_SECONDS
         running.append({"loss": Step(end)})
-        policy.dispatched(len(seen) + 1, batch, running[-1])
+        policy.dispatched(number, batch, running[-1])
         if len(running) > 1:
             policy.awaits(running[0])
             jax.block_until_ready(running.pop(0))
-        seen.append((now, batch.fresh_examples))
+        if now > begin:
+            seen.append((now, batch.fresh_examples))
+        if now > begin + plan.seconds and len(seen) > 1:
+            break
     batches.close()
-    (start, first), *_, (stop, last) = kept = [s for s in seen if s[0] - begin > WARM_UP_SECONDS]
-    return Steady((len(kept) - 1) / (stop - start), (last - first) / (stop - start))
+    (start, first), (stop, last) = seen[0], seen[-1]
+    return Steady((len(seen) - 1) / (stop - start), (last - first) / (stop - start))
 
 
 def simulate(plan: Plan) -> str:

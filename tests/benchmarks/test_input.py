@@ -7,6 +7,7 @@ from benchmarks import common, speedup
 from benchmarks import input as photographs
 from benchmarks.input import NONE, STORED
 from benchmarks.speedup import Steady
+from configs import catalog
 from training import check
 
 MINI = photographs.Plan(size="mini", files=80, batch_size=16)
@@ -61,3 +62,10 @@ def test_the_pipeline_delivers_batches_of_crops(tmp_path):
     images = next(photographs.this_pipeline(tmp_path, dataset__fused_decode=True))
     assert (images.shape, images.dtype) == ((64, 224, 224, 3), np.uint8)
     assert images.std() > 10
+
+
+def test_a_simulated_machine_takes_steps_with_fresh_examples(monkeypatch):
+    monkeypatch.setattr(photographs, "WARM_UP_SECONDS", 0.1)
+    plan = photographs.Plan(size="mini", batch_size=16, seconds=0.3)
+    pace = photographs.simulated(plan, 0.1, catalog.auto(16, 64))
+    assert 0 < pace.fresh_examples <= 16 * pace.steps
