@@ -35,7 +35,6 @@ class FixedPolicy:
         read_ahead: whether batches may be prefetched.
         total_steps: in the budget; None if not known in advance.
         horizon_steps: in the horizon of the learning-rate schedule; None likewise.
-        repeats: whether examples may be repeated.
     """
 
     read_ahead = True
@@ -47,8 +46,6 @@ class FixedPolicy:
         self.total_steps = accounting.total_steps(config)
         horizon = config.optimizer.schedule.horizon_fresh_examples
         self.horizon_steps = accounting.total_steps(config, horizon)
-        echoes = config.echo.insertion != "none" and config.echo.factor > 1
-        self.repeats = echoes or config.dataset.spaced_epochs > 1
         others = [stream for stream in range(config.echo.streams) if stream not in held]
         self._elsewhere = [accounting.Counts.of(config, stream) for stream in others]
 

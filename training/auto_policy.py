@@ -60,7 +60,6 @@ class AutoPolicy(FixedPolicy):
 
     read_ahead = False  # a prefetched batch would be decided before it is needed
     horizon_steps = None  # `combine` finds the end
-    repeats = True
 
     def __init__(
         self,

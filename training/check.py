@@ -14,6 +14,7 @@ from configs import base
 from configs.fields import FieldError
 from data.sources import DatasetInfo
 from data.throttle import limits
+from echo.device import NOWHERE
 from echo.threads import usable_cores
 from pipeline.accounting import total_steps
 from runs import cli, processes, records
@@ -63,10 +64,13 @@ def check_rules(config: ConfigDict) -> None:
     echoes, auto = settings.insertion != "none", settings.policy == "auto"
     of_examples = echoes and settings.insertion != "after_batching"
     slots, streams, rows = settings.shuffle_buffer, settings.streams, config.batch_size
+    schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
     scarce = auto and of_examples and 0 < slots < rows and not settings.replay
     stalls = (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0)
     missing, factor = "1, or an echo.insertion, such as before_augmentation", settings.factor
     few = f"0, or echo.streams={streams} or more"
+    stored = echoes and settings.placement == "device"
+    most = stored and min(slots, budget) // streams >= NOWHERE
     spaced = config.dataset.spaced_epochs > 1 and (echoes or streams > 1)
     of_threads = any(upstream.values()) or config.dataset.damaged == "skip"
     threads = of_threads and config.loader.workers > 0
@@ -86,10 +90,10 @@ def check_rules(config: ConfigDict) -> None:
         ("upstream.slow_share", slow_at_nothing, "0, or a rate or latency in upstream"),
         ("echo.streams", rows % streams != 0, f"a divisor of batch_size={rows}"),
         ("echo.shuffle_buffer", of_examples and 0 < slots < streams, few),
+        ("echo.shuffle_buffer", most, f"at most {NOWHERE - 1:,} per stream, kept on devices"),
     ]
     _refuse(config, rules)
     check_insertion(config, settings.insertion)
-    schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
     horizon, final = schedule.horizon_fresh_examples, _FINAL_FACTORS.get(schedule.name)
     stops = 0 < horizon < budget and final is not None and schedule[final] == 0
     name, one = "optimizer.schedule.horizon_fresh_examples", f"a batch of {rows} examples or more"

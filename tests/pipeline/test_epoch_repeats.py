@@ -71,11 +71,6 @@ def test_batches_count_what_has_been_read_and_copies_are_augmented_again():
     assert np.mean(equal) == pytest.approx(1 / 9, abs=0.05)
 
 
-@pytest.mark.parametrize(("passes", "repeats"), [(1, False), (2, True)])
-def test_progress_shows_rows_with_repeats(passes, repeats):
-    assert make_experiment(mini(dataset__spaced_epochs=passes)).policy.repeats is repeats
-
-
 def test_it_takes_the_place_of_echoing():
     fields = {"echo__insertion": "after_batching", "echo__factor": 2}
     with pytest.raises(cli.InputError, match=r"spaced_epochs is 2.*echo\.insertion"):
