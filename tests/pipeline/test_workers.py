@@ -137,7 +137,7 @@ def test_batches_and_states_of_a_run_are_those_of_threads(number):
         "echo.factor": 1 if insertion == "none" else rng.choice([1.5, 2, 3]),
         "echo.streams": rng.choice([1, 2]),
         "echo.shuffle_buffer": 0 if insertion == "none" else rng.choice([0, 4]),
-        "batch_size": rng.choice([8, 32, 80]),
+        "batch_size": rng.choice([16, 32, 80]),
         "seed.data": number,
         "dataset.fused_decode": insertion != "before_augmentation" and rng.random() < 0.5,
         "budget.fresh_examples": 320,
