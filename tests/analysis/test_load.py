@@ -488,6 +488,7 @@ def test_caveats_of_a_small_study(small):
         assert said in text
     assert "in 2 of 2 conditions, most in before augmentation, e = 2 (25%)" in text
     assert "hardware" not in text
+    assert "Searches are missing" not in text
 
 
 def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path):
