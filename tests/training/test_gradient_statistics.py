@@ -21,6 +21,7 @@ from tests.helpers.runs import (
     mini,
     placed,
     records_of,
+    stop_at,
 )
 from training import gradient_statistics
 
@@ -84,6 +85,27 @@ def test_both_estimates_are_unbiased_for_halves_of_any_size(population, in_first
     assert len(found["gradient_noise_trace"]) == 3**4
     assert found["gradient_squared_norm"].mean() == pytest.approx(squared_norm, rel=1e-5)
     assert found["gradient_noise_trace"].mean() == pytest.approx(copies * trace, rel=1e-5)
+
+
+def test_equal_halves_give_the_estimates_of_mccandlish(population):
+    """Appendix A.1 in their own terms, on one batch."""
+    params, (x_NxD, y_N), gradients_NxP = population
+    index_B, drawn_B = indices_with(2, 4), np.asarray([0, 1, 2, 2])
+    first_B = np.asarray(gradient_statistics.in_first_half(index_B, np.uint32(0)))
+    halves = [gradients_NxP[drawn_B[rows_B]].mean(0) for rows_B in (first_B, ~first_B)]
+    big = gradients_NxP[drawn_B].mean(0)
+    small_square = np.mean([half @ half for half in halves])
+    squared_norm = (4 * big @ big - 2 * small_square) / (4 - 2)
+    trace = (small_square - big @ big) / (1 / 2 - 1 / 4)
+    found = gradient_statistics.statistics(
+        lambda params: (perceptron(params, x_NxD[drawn_B], y_N[drawn_B]), jnp.ones(4)),
+        params,
+        index_B,
+        np.zeros(4, bool),
+        np.uint32(0),
+    )
+    assert float(found["gradient_squared_norm"]) == pytest.approx(squared_norm, rel=1e-4)
+    assert float(found["gradient_noise_trace"]) == pytest.approx(trace, rel=1e-4)
 
 
 @pytest.fixture(params=["cifar10", "transformer", "ssd"])
@@ -256,3 +278,11 @@ def test_the_noise_scale_divides_means_and_not_steps():
     assert gradients.noise_scale(frame) == 60.0
     assert np.isnan(gradients.noise_scale(frame[1:2]))
     assert np.isnan(gradients.noise_scale(frame[:0]))
+
+
+def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
+    fields = echoing("before_augmentation", 100)
+    train.train(mini(**fields), tmp_path / "run", on_step=stop_at(9))
+    train.train(mini(**fields, **ON), tmp_path / "run")
+    whole = [r for r in records_of(uninterrupted(mini(**fields, **ON))) if r["step"] > 9]
+    assert [r for r in records_of(tmp_path / "run") if r["step"] > 9] == whole
