@@ -138,6 +138,12 @@ FIELDS = [
         *(0, MAX_FACTOR),
     ),
     Field("echo.replay", "", "auto: another run's echo_decisions.jsonl to replay; '' = decide"),
+    Field(
+        "echo.copies",
+        "independent",
+        "augmentation of an example's copies; stratified: flips alternate, crops change quarters",
+        choices=("independent", "stratified"),
+    ),
     Field("echo.placement", "host", "where repeated items are stored", choices=PLACEMENTS),
     Field("echo.streams", 1, "independent streams of input; a multiple of the processes", 1, 1024),
     # input made slow on purpose (training examples only); 0 = unlimited, or off

@@ -112,10 +112,12 @@ def check_insertion(config: ConfigDict, insertion: str) -> None:
     on_host, before = config.echo.placement == "host", insertion == "before_augmentation"
     on_device, fused = config.augment_on == "device", config.dataset.fused_decode
     augmented = on_device and on_host and insertion.startswith("after")
+    stratified = config.echo.copies == "stratified" and (not before or config.dataset.text)
     absent = not on_device and not on_host and before  # the copies are on the devices
     whole, where = "False, or all copies have the same crop", "'host', or echo.placement=device"
     rules = [
         ("dataset.fused_decode", fused and before, f"{whole} with echo.{insertion=}"),
+        ("echo.copies", stratified, "'independent', or images and echoing before augmentation"),
         ("augment_on", augmented, f"{where}, with echo.{insertion=}"),
         ("augment_on", absent, "'device', or echo.placement=host"),
     ]

@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from workloads import networks
-from workloads.interface import Arrays, copy_keys, field, lacks, total
+from workloads.interface import Arrays, copy_keys, field, in_quarter, lacks, strata, total
 
 # Scales pixels to about zero mean and unit variance, identically for all data sets (our choice).
 _MEAN, _SCALE = 127.5, 64.0
@@ -80,6 +80,7 @@ class SmallImageClassification(Classification):
         pad: pixels of zero padding before the random crop.
         flip: whether to mirror images at random.
         max_pixels: of an encoded image.
+        stratified: whether an example's copies complement each other.
     """
 
     image_shape: tuple[int, int, int]
@@ -89,6 +90,7 @@ class SmallImageClassification(Classification):
     network: networks.Network
     label_smoothing: float
     max_pixels: int = 2**26
+    stratified: bool = False
 
     @classmethod
     def from_config(cls, config, info) -> "SmallImageClassification":
@@ -103,6 +105,7 @@ class SmallImageClassification(Classification):
             network=networks.choose(networks.SMALL, config, shape, info.num_classes),
             label_smoothing=config.loss.label_smoothing,
             max_pixels=config.dataset.max_pixels,
+            stratified=config.echo.copies == "stratified",
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -123,18 +126,27 @@ class SmallImageClassification(Classification):
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
         """Pads with zeros, crops at random, and mirrors at random; image uint8 [B, H, W, C]."""
-        keys = copy_keys(seed, index_B, copy_B)
-        images_BxHxWxC = jax.vmap(self._augment_one)(data["image"], keys)
+        rows = seed, index_B, copy_B
+        keys, sides, quarters = copy_keys(*rows), None, None
+        if self.stratified:
+            sides, quarters = strata(*rows, number=2, use=0), strata(*rows, number=4, use=1)
+        images_BxHxWxC = jax.vmap(self._augment_one)(data["image"], keys, sides, quarters)
         return data | {"image": images_BxHxWxC}
 
-    def _augment_one(self, image_HxWxC, key):
+    def _augment_one(self, image_HxWxC, key, side, quarter):
         crop_key, flip_key = jax.random.split(key)
         padding = ((self.pad, self.pad), (self.pad, self.pad), (0, 0))
-        y, x = jax.random.randint(crop_key, (2,), 0, 2 * self.pad + 1)
+        if self.stratified:
+            free, mirror = 2 * self.pad, side == 1
+            place = in_quarter(crop_key, quarter) * (free + 1)
+            y, x = jnp.minimum(place, free).astype(jnp.int32)  # which rounding may exceed
+        else:
+            y, x = jax.random.randint(crop_key, (2,), 0, 2 * self.pad + 1)
+            mirror = jax.random.bernoulli(flip_key)
         crop = jax.lax.dynamic_slice(jnp.pad(image_HxWxC, padding), (y, x, 0), image_HxWxC.shape)
         if not self.flip:
             return crop
-        return jnp.where(jax.random.bernoulli(flip_key), crop[:, ::-1], crop)
+        return jnp.where(mirror, crop[:, ::-1], crop)
 
 
 def labels(records: list[dict[str, Any]], num_classes: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from data.host import on_host
 from workloads import color
-from workloads.interface import Arrays
+from workloads.interface import Arrays, in_quarter, strata
 
 # Attempts at a box that fits; then the largest centered one is taken, as in torchvision.
 _ATTEMPTS = 10
@@ -34,6 +34,7 @@ class RandomCrops:
         flip: whether to mirror images at random.
         color: whether to distort colors at random.
         max_pixels: of an encoded image.
+        stratified: whether an example's copies complement each other.
     """
 
     canvas: int
@@ -42,6 +43,7 @@ class RandomCrops:
     flip: bool
     color: bool
     max_pixels: int
+    stratified: bool
 
     @staticmethod
     def settings(config) -> dict[str, Any]:
@@ -50,6 +52,7 @@ class RandomCrops:
         return {
             "canvas": config.dataset.canvas,
             "max_pixels": config.dataset.max_pixels,
+            "stratified": config.echo.copies == "stratified",
             **{name: config.augmentation[name] for name in names},
         }
 
@@ -102,13 +105,21 @@ class RandomCrops:
             images_BxOxOxC = color.distort_rows(images_BxOxOxC, colors)
         return others | {"image": images_BxOxOxC}
 
+    def mirrored(self, keys_B, seed, index_B, copy_B) -> jax.Array:
+        """Which rows to mirror, bool [B], with one key per row."""
+        if self.stratified:
+            return (strata(seed, index_B, copy_B, number=2, use=0) == 1) & self.flip
+        return jax.vmap(jax.random.bernoulli)(keys_B) & self.flip
+
 
 @on_host
 def _draw(workload: RandomCrops, seed, rows):
     return workload.draw(rows[0], seed, *rows[1:])
 
 
-def random_box(key: jax.Array, size: jax.Array, min_area: float, aspect: float) -> jax.Array:
+def random_box(
+    key: jax.Array, size: jax.Array, min_area: float, aspect: float, quarter=None
+) -> jax.Array:
     """A random box in an image: Inception's crop (Szegedy et al. 2015, section 6).
 
     As in torchvision's RandomResizedCrop, the area is uniform in [min_area, 1] of the image's, the
@@ -117,6 +128,7 @@ def random_box(key: jax.Array, size: jax.Array, min_area: float, aspect: float) 
     Args:
         key: a random key.
         size: (height, width) of the image, int32 [2].
+        quarter: of all positions, from which this one is drawn, 0 to 3; None = from all.
     """
     height, width = size.astype(jnp.float32)
     area_key, aspect_key, place_key = jax.random.split(key, 3)
@@ -131,7 +143,8 @@ def random_box(key: jax.Array, size: jax.Array, min_area: float, aspect: float) 
     shape = jnp.where(fits_A.any(), first, jnp.maximum(jnp.round(largest), 1)).astype(jnp.int32)
     # Not by randint, whose draws jump with the range: an image at another size gets the same crop.
     free = size - shape
-    anywhere = jnp.minimum(jax.random.uniform(place_key, (2,)) * (free + 1), free).astype(jnp.int32)
+    at = jax.random.uniform(place_key, (2,)) if quarter is None else in_quarter(place_key, quarter)
+    anywhere = jnp.minimum(at * (free + 1), free).astype(jnp.int32)
     corner = jnp.where(fits_A.any(), anywhere, free // 2)
     return jnp.concatenate([corner, shape])
 

@@ -3,6 +3,7 @@
 from typing import Any, Protocol, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -120,6 +121,30 @@ def copy_keys(seed, index_B, copy_B) -> jax.Array:
     The key does not depend on batches or conditions: copy 0 of an example is augmented identically
     wherever echoing is inserted. A run has at most 2**32 fresh examples.
     """
-    seed_key = jax.random.key(seed)
-    fold = jax.vmap(lambda i, c: jax.random.fold_in(jax.random.fold_in(seed_key, i), c))
-    return fold(index_B, copy_B)
+    return jax.vmap(jax.random.fold_in)(_example_keys(seed, index_B), copy_B)
+
+
+def strata(seed, index_B, copy_B, number: int, use: int) -> jax.Array:
+    """The part of a partition into `number` parts from which each row's augmentation is drawn,
+    int32 [B], for `config.echo.copies=stratified`.
+
+    The copies of an example take every part once, in a random order, before any part again. Like
+    `copy_keys`, a pure function of (data seed, fresh index, copy number); draws for different
+    `use`s, below 2**32, are independent.
+    """
+
+    def part(key, copy):
+        for data in (np.uint32(2**32 - 1), use, copy // number):  # no copy has the first number
+            key = jax.random.fold_in(key, data)
+        return jax.random.permutation(key, number)[copy % number]
+
+    return jax.vmap(part)(_example_keys(seed, index_B), copy_B)
+
+
+def in_quarter(key: jax.Array, quarter) -> jax.Array:
+    """A random point of one of the quarters of the unit square, numbered from 0, float32 [2]."""
+    return (jnp.stack([quarter // 2, quarter % 2]) + jax.random.uniform(key, (2,))) / 2
+
+
+def _example_keys(seed, index_B) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), index_B)

@@ -22,7 +22,7 @@ import numpy as np
 from data.host import on_host
 from workloads import color, crops, networks
 from workloads.classification import Classification, labels
-from workloads.interface import Arrays, copy_keys, field, lacks
+from workloads.interface import Arrays, copy_keys, field, lacks, strata
 
 # Maximum aspect ratio of a training crop (Szegedy et al. 2015), and the side of the center crop for
 # evaluation: 224 of 256, as in Krizhevsky et al. (2012).
@@ -96,7 +96,7 @@ class LargeImageClassification(crops.RandomCrops, Classification):
     def draw(self, data: Arrays, seed, index_B, copy_B):
         data = dict(data)
         mirror_key_B, color_key_B = (self._keys(seed, index_B, copy_B, use) for use in (1, 2))
-        mirror_B = jax.vmap(jax.random.bernoulli)(mirror_key_B) & self.flip
+        mirror_B = self.mirrored(mirror_key_B, seed, index_B, copy_B)
         colors = jax.vmap(color.draw)(color_key_B) if self.color else None
         if "size" in data:
             boxes_Bx4 = self.random_boxes(seed, data.pop("size"), index_B, copy_B)
@@ -108,8 +108,12 @@ class LargeImageClassification(crops.RandomCrops, Classification):
     def random_boxes(self, seed, size_Bx2, index_B, copy_B):
         """The random crop of each row, (y, x, height, width) in pixels, int32 [B, 4]."""
         key_B = self._keys(seed, index_B, copy_B, use=0)
-        box = functools.partial(crops.random_box, min_area=self.min_area, aspect=MAX_ASPECT)
-        return jax.vmap(box)(key_B, size_Bx2)
+        quarter_B = strata(seed, index_B, copy_B, number=4, use=1) if self.stratified else None
+
+        def box(key, size, quarter):
+            return crops.random_box(key, size, self.min_area, MAX_ASPECT, quarter)
+
+        return jax.vmap(box)(key_B, size_Bx2, quarter_B)
 
     def evaluation_images(self, data: Arrays) -> jax.Array:
         boxes_Bx4 = jax.vmap(functools.partial(crops.center_box, share=CENTER_SHARE))(data["size"])

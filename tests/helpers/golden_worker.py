@@ -96,6 +96,7 @@ def workloads(dtype="float64"):
     detector = Network.of(ssd.SSD, depth=10, **detects, **ghosts, **typed)
     # Fields of augmentation and decoding, which a step on a ready batch does not look at.
     unused = {"flip": False, "color": False, "min_area": 1.0, "canvas": 64, "max_pixels": 2**26}
+    unused |= {"stratified": False}
     return {
         "cifar10": SmallImageClassification((8, 8, 3), 10, 0, False, small, 0.0),
         "imagenet": LargeImageClassification(

@@ -54,6 +54,7 @@ REFUSED = [
     ({"mesh__data": 3}, "mesh is data=3"),
     ({"mesh__model": 3}, "model=3"),
     ({"echo__insertion": "before_augmentation", "echo__placement": "device"}, "augment_on"),
+    ({"echo__copies": "stratified"}, "echo.copies is 'stratified'"),
     ({"echo__insertion": "after_batching", "augment_on": "device"}, "augment_on is 'device'"),
     (
         placed("before_augmentation", 10**12) | {"budget__fresh_examples": 4 * 10**9},

@@ -147,7 +147,7 @@ class Detection(crops.RandomCrops):
             copy_keys(seed, index_B, copy_B)
         )
         crop_key_B, flip_key_B, color_key_B = keys_B
-        mirror_B = jax.vmap(jax.random.bernoulli)(flip_key_B) & self.flip
+        mirror_B = self.mirrored(flip_key_B, seed, index_B, copy_B)
         colors = jax.vmap(color.draw)(color_key_B) if self.color else None
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
         windows_Bx4, boxes_BxMx4, labels_BxM = jax.vmap(self._crop_boxes)(
