@@ -90,8 +90,6 @@ class AutoIterable(Iterable[T]):
         )
 
     def __iter__(self) -> Iterator[T]:
-        if self._newest not in (None, self._waiting):
-            self._newest.reader.close()  # one pass at a time reads the loader
         self._newest, self._waiting = self._waiting or self._begin(self.epoch), None
         self.epoch = self._newest.epoch + 1
         return self._items(self._newest)
@@ -133,6 +131,8 @@ class AutoIterable(Iterable[T]):
         self.fresh_examples, self.emitted = state["fresh_examples"], state["emitted"]
 
     def _begin(self, epoch: int) -> "_Pass":
+        if self._newest is not None:  # one pass at a time reads the loader
+            self._newest.reader.close(wait=True)
         self._parent.discard_loaded()
         reader = SequentialReader(Source(self._parent), _AHEAD)
         key = np.random.SeedSequence([self._seed, epoch]).generate_state(1, np.uint64)

@@ -72,9 +72,7 @@ class SequentialReader:
     def restore(
         self, state: dict[str, Any], pending: Sequence[int], stop: int
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        self._cancel()
-        if self._pool is not None:
-            self._pool.submit(int).result()  # when the thread has read what it is reading
+        self.close(wait=True)
         # Some parents change the state that they were given as they continue.
         self._iterator.set_state(copy.deepcopy(state["parent"]))
         # Not what the parent reports now: some report the state only after the next item.
@@ -92,17 +90,16 @@ class SequentialReader:
                 yield np.asarray([number]), items
         self.next_index, self.num_items = stop, self.length(state)
 
-    def close(self) -> None:
-        """Ends the thread, when it has read what it is reading."""
-        self._cancel()
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
-
-    def _cancel(self) -> None:
+    def close(self, wait: bool = False) -> None:
+        """Ends the thread, when it has read what it is reading; returns then if `wait`."""
         for future in self._futures:
             future.cancel()
         self._futures.clear()
+        if self._pool is not None:
+            if wait:
+                self._pool.submit(int).result()
+            self._pool.close()
+            self._pool = None
 
     def _taken_ahead(self, seconds: float | None) -> list[Any] | None:
         self._pool = self._pool or DaemonPool(1)

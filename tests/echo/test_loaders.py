@@ -114,6 +114,40 @@ def test_each_pass_is_a_pass_over_the_loader():
     assert len(list(batches)) == 3
 
 
+class Positioned:
+    """Has one position, which every pass continues from and moves."""
+
+    done = 0
+
+    def __iter__(self):
+        while self.done < 26:
+            time.sleep(0.01)
+            self.done += 1
+            yield np.arange(ROWS) + ROWS * (self.done - 1)
+
+    def state_dict(self):
+        return {"done": self.done}
+
+    load_state_dict = StatefulLoader.load_state_dict
+
+
+def test_a_state_is_loaded_while_the_loader_is_being_read():
+    batches = echo.auto(Positioned(), max_factor=1)
+    iterator = iter(batches)
+    before = list(itertools.islice(iterator, 18))  # past a state of the loader
+    state = batches.state_dict()
+    next(iterator)  # and reads ahead
+    batches.load_state_dict(state)
+    rows = np.concatenate(before + list(batches))
+    assert rows.tolist() == list(range(26 * ROWS))
+
+
+def test_a_pass_follows_one_that_is_reading_the_same_generator():
+    batches = echo.auto(iter(Loader(8, [0.01])), max_factor=1)
+    list(zip(range(4), batches, strict=False))
+    assert examples(list(batches))[-1] == list(range(7 * ROWS, 8 * ROWS))
+
+
 def test_an_empty_loader_has_no_batches():
     assert list(echo.auto([])) == []
 
