@@ -173,7 +173,8 @@ def check_values(study: Study) -> None:
     for condition in study.conditions:
         config = trial_config(study, condition, 0, 0)
         for values in points:
-            with errors_of(f"condition {condition.name!r} with {in_words(values)}"):
+            point = f" with {in_words(values)}" if values else ""
+            with errors_of(f"condition {condition.name!r}{point}"):
                 for name, value in values.items():
                     cli.set_field(config, name, value)
                 config_check.check_rules(config)
