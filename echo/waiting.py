@@ -1,5 +1,6 @@
 """How long a training loop waits for its loader, measured while it trains: `watch(loader)`."""
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -262,7 +263,8 @@ class _Meter:
 
     def show(self) -> None:
         if self._steps > self.shown_steps or (self._seen and not self.shown_steps):
-            print(self.report(), file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError, ValueError):  # as of a terminal that is gone
+                print(self.report(), file=sys.stderr, flush=True)
         self._shown, self.shown_steps = time.perf_counter(), self._steps
 
 

@@ -1,6 +1,7 @@
 """`echo.watch`: the same batches, and the truth about a loop whose times are known."""
 
 import gc
+import io
 import json
 import weakref
 
@@ -114,6 +115,12 @@ def test_a_loop_that_is_left_shows_its_box_and_releases_what_it_watched(clock, c
     del loader, watched
     gc.collect()
     assert alive() is None
+
+
+def test_a_loop_outlives_its_terminal(clock, monkeypatch):
+    with io.StringIO() as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+    assert trained(Loader(clock, 100, 0.04), clock, 6)[1] == [*range(100)]  # some boxes are due
 
 
 def test_the_box_has_at_most_six_lines_and_begins_with_the_wait(clock, capsys):
