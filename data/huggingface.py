@@ -39,6 +39,7 @@ from data.storage import Tree
 # Fields of records, which may have other names in a data set.
 FIELDS = ("image", "label", "objects", "text")
 _BOX = {"bbox", "category"}  # of each object, as COCO names them
+_OBJECT = (*sorted(_BOX), "area", "is_crowd", "iscrowd")
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -65,9 +66,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         check_classes(opened.shown, labels, opened.labels())
         return opened.records()
 
+    known = image_properties(main.records())  # first: it names a record whose label is a text
     number, gaps = number_of_classes(labels)
-    known = {"has_boxes": "objects" in main.columns, "notes": (*notes, *gaps)}
-    known |= image_properties(main.records())
+    known |= {"has_boxes": "objects" in main.columns, "notes": (*notes, *gaps)}
     return PathData(tuple(files), records, dataclasses.replace(info, num_classes=number, **known))
 
 
@@ -243,9 +244,10 @@ def _the_classes(shown: str, named: list[tuple[str, ...]]) -> tuple[str, ...]:
 def _each(objects: Any) -> list[dict[str, Any]]:
     """COCO's fields of each object, from a list of dicts or a dict of lists."""
     if isinstance(objects, dict):
-        lists = {name: values for name, values in objects.items() if values is not None}
-        objects = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
-    return objects or []
+        lists = {name: objects[name] for name in _OBJECT if objects.get(name) is not None}
+        rows = itertools.zip_longest(*lists.values())
+        objects = [dict(zip(lists, row, strict=True)) for row in rows]
+    return [one or {} for one in objects or ()]
 
 
 def _objects(given: Any, image: bytes) -> dict[str, np.ndarray]:

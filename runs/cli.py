@@ -76,7 +76,7 @@ def explained(error: Exception) -> Exception:
             "no space is left on the disk, or your quota or limit of file sizes is reached "
             f"({error}); free some, or raise the limit, and start the same command again to resume"
         )
-    if isinstance(error, OSError) and error.errno in _WRONG_PATH:
+    if isinstance(error, OSError) and (error.errno in _WRONG_PATH or error.filename):
         path = abbreviated(str(error.filename))
         return InputError(f"{path} cannot be used ({error.strerror}); give another path")
     return error

@@ -80,8 +80,15 @@ def _finished(
     study: Study, study_dir: pathlib.Path, place: records.TrialPath
 ) -> dict[str, Any] | None:
     """The result of a finished trial, None for one to begin or resume; raises Damaged."""
-    result = trial_records.read(place.under(study_dir), place, study).result
-    return result if result.get("status") in records.FINISHED else None
+    workdir = place.under(study_dir)
+    if records.read_json(workdir / records.RESULT).get("status") in records.FINISHED:
+        return trial_records.read(workdir, place, study).result
+    # What follows the last checkpoint in metrics.jsonl is written again.
+    config = records.read_json(workdir / records.CONFIG)
+    if not config and not workdirs.is_new(workdir):
+        raise records.Damaged(f"{records.CONFIG} is missing")
+    trial_records.check_place(config, records.read_json(workdir / records.HPARAMS), place, study)
+    return None
 
 
 def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progress) -> Outcome:

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from data import splits
+from data.sources import RecordError
 from tests.helpers import path_data, tfds_data
 
 pytestmark = pytest.mark.extras
@@ -84,6 +85,16 @@ def test_boxes_are_those_that_datasets_gives(sequence, datasets, tmp_path):
     full, empty = sorted((r["objects"] for r in source), key=lambda o: -len(o["label"]))
     np.testing.assert_allclose(full["bbox"], [[1 / 8, 2 / 8, 3 / 8, 6 / 8], [0, 0, 1, 1]])
     assert (full["label"].tolist(), empty["bbox"].shape) == ([1, 0], (0, 4))
+
+
+def test_boxes_whose_categories_are_words_are_refused_by_the_name_of_a_record(datasets, tmp_path):
+    image, box = Image.open(io.BytesIO(tfds_data.png(1))), [2.0, 1.0, 4.0, 2.0]
+    rows = {"image": [image], "objects": [[{"bbox": box, "category": "cat"}]]}
+    features = datasets.Dataset.from_dict(rows).features | {"image": datasets.Image()}
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    made.save_to_disk(tmp_path / "x")
+    with pytest.raises(RecordError, match=r"record 0 of split 'train'.*'cat'"):
+        splits.open_source(f"hf:{tmp_path}/x", "train")
 
 
 def test_text_is_that_which_datasets_gives(datasets, tmp_path):

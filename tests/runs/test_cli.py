@@ -167,6 +167,7 @@ def test_a_path_may_start_at_the_home_directory(parse, words, flag, tmp_path, mo
         *((OSError(n, os.strerror(n)), cli.FAILED) for n in (errno.ENOSPC, errno.EDQUOT)),
         (ValueError("RESOURCE_EXHAUSTED: text [os_error_code='28']"), cli.FAILED),  # TensorStore's
         (OSError(errno.EACCES, "text", "/a/path"), cli.WRONG_INPUT),
+        (OSError(errno.ENOTCONN, "text", "/a/path"), cli.WRONG_INPUT),  # a mount that is gone
         (records.Damaged("/a/path has changed"), cli.WRONG_INPUT),
         (ValueError("text [os_error_code='13']"), None),
         (OSError(errno.EIO, "text"), None),

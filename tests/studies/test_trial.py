@@ -28,6 +28,20 @@ def test_a_resumed_trial_keeps_the_mark_of_what_it_shared(tmp_path):
     assert shared == [[2, 3], [1, 1]]
 
 
+def test_a_killed_trial_resumes_whatever_follows_its_checkpoint_in_the_metrics(tmp_path):
+    plan, unit = study(conditions=("baseline",), trials=1), Unit("baseline", 0, (0,))
+    with on_each_step(stop_at_call(6)):
+        run_unit(plan, unit, tmp_path, QUIET)
+    workdir = unit.workdir(0, tmp_path)
+    (workdir / records.RESULT).unlink()  # as if it had been killed later
+    with (workdir / records.METRICS).open("ab") as file:
+        file.write(bytes(9) + b"\n")
+    outcome = run_unit(plan, unit, tmp_path, QUIET)
+    assert outcome.checked()[0]["status"] == "exhausted"
+    assert not outcome.notes
+    assert not (workdir / records.DAMAGED).exists()
+
+
 def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(tmp_path):
     plan, unit = study(conditions=("baseline",), trials=1), Unit("baseline", 0, (0,))
     first = run_unit(plan, unit, tmp_path, QUIET).checked()
