@@ -12,6 +12,8 @@ Seconds exclude compilation and evaluation.
 # pandas has no complete type stubs.
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
+import hashlib
+import json
 import math
 import pathlib
 import re
@@ -49,8 +51,11 @@ def entry(workdir: pathlib.Path) -> dict[str, object]:
     busy = result["train_seconds"] * (1 - result["input_wait_fraction"])
     echo = config["echo.policy"] if config["echo.policy"] == "auto" else config["echo.factor"]
     method = f"{config['echo.insertion']}, e = {echo}".replace("_", " ").replace("e = auto", "auto")
+    settings = {name: x for name, x in config.items() if not name.startswith("seed.")}
+    text = json.dumps(settings, sort_keys=True).encode()
     return {
         "problem": f"{record['dataset']['name']} to {config['target.value']:g}",
+        "rate": rate,
         "method": "none" if config["echo.insertion"] == "none" else method,
         "R": round(config["batch_size"] / rate / (busy / result["step"]), 2),
         "seed": f"{config['seed.data']}/{config['seed.model']}",
@@ -59,7 +64,7 @@ def entry(workdir: pathlib.Path) -> dict[str, object]:
         "steps": result["steps_to_target"],
         "commit": record["commit"],
         "machine": f"{record['hardware']['cpu']}, {record['hardware']['device_kind']}",
-        "settings": {k: v for k, v in config.items() if not k.startswith("seed.")},
+        "settings": hashlib.sha256(text).hexdigest()[:12],
     }
 
 
@@ -71,7 +76,14 @@ def checked(runs: Sequence[pathlib.Path]) -> pd.DataFrame:
             raise cli.InputError(f"the runs differ in {name}; give runs that differ in seeds only")
     if len({own["seed"] for own in entries}) < max(MIN_RUNS, len(runs)):
         raise cli.InputError(f"{len(runs)} runs; give at least {MIN_RUNS}, with different seeds")
-    return pd.DataFrame(entries).drop(columns="settings")
+    return pd.DataFrame(entries)
+
+
+def measured() -> pd.DataFrame:
+    """All runs in seconds.csv; none without it."""
+    if not SECONDS.exists():
+        return pd.DataFrame()
+    return pd.read_csv(SECONDS, dtype={"commit": str, "settings": str})  # of digits, perhaps
 
 
 def rows() -> list[list[str]]:
@@ -84,19 +96,21 @@ def rows() -> list[list[str]]:
             seconds, speedup, bound, runs = *cells[1:4], cells[6]
             values = [f"{problem}, R = 6", method, seconds, speedup, bound, runs]
             table.append([*values, MEASURED[problem], "time.md"])
-    if SECONDS.exists():
-        keys = ["problem", "machine", "commit"]
-        for place, own in pd.read_csv(SECONDS).groupby([*keys, "method"], sort=False):
-            table.append(row(own, *place))
+    if len(known := measured()):
+        for _, peers in known.groupby(["problem", "rate", "machine", "commit"], sort=False):
+            groups = peers.groupby(["method", "settings"], sort=False)
+            table += [row(own, peers) for _, own in groups]
     return table
 
 
-def row(own: pd.DataFrame, problem: str, machine: str, commit: str, method: str) -> list[str]:
+def row(own: pd.DataFrame, peers: pd.DataFrame) -> list[str]:
+    """The row of some runs; `peers` are all on this problem, at this rate, on this machine, at this
+    commit, with which they are compared."""
+    problem, method, commit, machine = own[["problem", "method", "commit", "machine"]].iloc[0]
     seconds, ratio = own["seconds"], own["R"].median()
     half = stats.t.ppf(0.975, len(own) - 1) * seconds.sem()
     text = f"{seconds.mean():.2f} [{seconds.mean() - half:.2f}, {seconds.mean() + half:.2f}]"
-    all_runs = pd.read_csv(SECONDS).query("problem == @problem and commit == @commit")
-    base = all_runs.loc[all_runs["method"] == "none", "seconds"].mean()
+    base = peers.loc[peers["method"] == "none", "seconds"].mean()
     factor = re.search(r"e = ([\d.]+)", method)
     bound = 1.0 if method == "none" else min(float(factor[1]) if factor else math.inf, ratio)
     speedup = base / seconds.mean()
@@ -110,8 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN")
     options = parser.parse_args(argv)
     own = checked(options.runs)
-    known = [pd.read_csv(SECONDS)] if SECONDS.exists() else []
-    pd.concat([*known, own]).drop_duplicates().to_csv(SECONDS, index=False)
+    pd.concat([measured(), own]).drop_duplicates().to_csv(SECONDS, index=False)
     page = RESULTS / "LEADERBOARD.md"
     page.write_text(common.with_tables(page, {"rows": (HEADER, rows())}), encoding="utf-8")
     print(own.to_string(index=False))

@@ -29,11 +29,11 @@ def run(tmp_path, monkeypatch):
     for name in ("time.md", "LEADERBOARD.md"):
         shutil.copy(ROOT / "results" / name, tmp_path)
 
-    def write(seed, seconds=5.0, status="reached", commit="abc", **fields):
+    def write(seed, seconds=5.0, status="reached", commit="abc", cpu="a processor", **fields):
         workdir = tmp_path / f"{seed}_{len(list(tmp_path.iterdir()))}"
         workdir.mkdir()
         config = CONFIG | {"seed": {"data": seed, "model": seed}} | fields
-        hardware = {"cpu": "a processor", "device_kind": "cpu"}
+        hardware = {"cpu": cpu, "device_kind": "cpu"}
         record = {"config": config, "commit": commit, "dataset": {"name": "digits"}}
         records.write_json(workdir / records.CONFIG, record | {"hardware": hardware})
         reached = {"seconds_to_target": seconds, "fresh_examples_to_target": 500}
@@ -62,6 +62,18 @@ def test_a_command_appends_a_row_and_another_compares_with_it(run, tmp_path):
     assert math.isclose(table["R"][0], 50 / 100 / (5.0 * 0.2 / 10))
     leaderboard.main([str(run(seed, s)) for seed, s in enumerate(seconds)])  # the same runs again
     assert len(pd.read_csv(tmp_path / "seconds.csv")) == 10
+
+
+@pytest.mark.parametrize(
+    "other", [{"cpu": "a faster one"}, {"upstream": {"examples_per_second": 200.0}}]
+)
+def test_runs_on_another_machine_or_input_are_other_rows_with_a_baseline_of_their_own(run, other):
+    for fields, seconds in (({}, 5.0), (other, 2.5), (other | {"echo": ECHO}, 2.0)):
+        runs = [str(run(seed, seconds, commit="123456789012", **fields)) for seed in range(5)]
+        for _ in range(2):  # again: a commit of digits is a text, and nothing is counted twice
+            leaderboard.main(runs)
+    assert [own[3] for own in leaderboard.rows()[-3:]] == ["1.00", "1.00", "1.25"]
+    assert {own[5] for own in leaderboard.rows()[-3:]} == {"5/5"}
 
 
 @pytest.mark.parametrize(
