@@ -194,7 +194,7 @@ class _Pass:
         if not isinstance(self.reader, RowReader):
             return 1, self._buffer or _BUFFER_BATCHES
         rows, row_bytes = self.reader.first()
-        default = min(_BUFFER_ROWS, max(_BUFFER_BATCHES * rows, _BUFFER_BYTES // row_bytes))
+        default = max(_BUFFER_BATCHES * rows, min(_BUFFER_ROWS, _BUFFER_BYTES // row_bytes))
         return rows, self._buffer or default
 
     def _started(self, size: int, buffer: int) -> EchoPass:

@@ -106,6 +106,20 @@ def test_examples_repeat_while_the_loader_stands_still(mix):
     assert len({id(batch) for batch in batches}) == len(batches)
 
 
+def test_batches_of_any_size_repeat():
+    rows, moved_on = 12_000, threading.Event()
+
+    def loader():
+        for i in range(3):
+            assert i < 2 or moved_on.wait(HANGS)
+            yield np.arange(i * rows, (i + 1) * rows)
+
+    iterator = iter(echo.auto(loader(), max_factor=2))
+    batches = [next(iterator) for _ in range(3)]  # one of them repeats, or the next line hangs
+    moved_on.set()
+    assert {*np.concatenate(batches).tolist()} == {*range(2 * rows)}
+
+
 def test_each_pass_is_a_pass_over_the_loader():
     batches = echo.auto(Loader(3), max_factor=1)
     assert examples(list(batches)) == examples(list(batches))
