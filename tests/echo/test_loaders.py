@@ -114,7 +114,7 @@ def test_batches_of_any_size_repeat():
             assert i < 2 or moved_on.wait(HANGS)
             yield np.arange(i * rows, (i + 1) * rows)
 
-    iterator = iter(echo.auto(loader(), max_factor=2))
+    iterator = iter(echo.auto(loader(), max_factor=4))
     batches = [next(iterator) for _ in range(3)]  # one of them repeats, or the next line hangs
     moved_on.set()
     assert {*np.concatenate(batches).tolist()} == {*range(2 * rows)}
