@@ -96,9 +96,9 @@ class PoolExecutor:
         return self.workers - len(self._busy)
 
     def submit(self, unit: Unit, label: str) -> None:
-        idle = [pipe for pipe in self._workers if pipe not in self._busy]
+        idle = [p for p, own in self._workers.items() if p not in self._busy and own.is_alive()]
         pipe = idle[-1] if idle else self._start_worker()
-        with contextlib.suppress(OSError):  # it has died while it was idle, as `wait` will see
+        with contextlib.suppress(OSError):  # it has died just now, as `wait` will see
             pipe.send(unit)
         self._busy[pipe] = unit
 

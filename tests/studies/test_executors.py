@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -107,6 +108,30 @@ def kill(process):
 
 @pytest.mark.long
 @needs_proc
+def test_a_unit_is_not_given_to_a_worker_that_died_while_it_was_idle(monkeypatch):
+    """Idle workers that are killed together would use up the attempts of the next trial."""
+    context = multiprocessing.get_context("spawn")
+    executor = PoolExecutor(study(), pathlib.Path(), QUIET, 2)
+
+    def start_worker(target):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=target, args=(theirs.fileno(),))
+        process.start()
+        theirs.close()
+        executor._workers[ours] = process
+        return ours
+
+    died = start_worker(os.close)
+    executor._workers[died].join()
+    monkeypatch.setattr(executor, "_start_worker", lambda: start_worker(time.sleep))
+    executor.submit("a unit", "")
+    (busy,) = executor._busy
+    assert busy is not died
+    for process in executor._workers.values():
+        process.kill()
+    executor.close()
+
+
 def test_workers_write_what_one_process_writes_even_if_one_is_killed(alone, tmp_path):
     with struck(tmp_path / "study", kill):
         assert run(longer(), tmp_path / "study", QUIET, TWO) == "finished"
