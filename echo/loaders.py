@@ -178,14 +178,16 @@ class _Pass:
         return 0 if self._pass is None else self._pass.order.admitted
 
     def state(self) -> dict[str, Any]:
-        position = None if self._pass is None else self._pass.get_state()
+        one = self._pass  # before the first batch the state is the reader's
+        position = self.reader.state(lambda: 0) if one is None else one.get_state()
         return {"epoch": self.epoch, "buffer": self._buffer, "position": position}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Moves to a state of `state()`."""
-        if (position := state["position"]) is None:
+        if "batch_size" not in (position := state["position"]):
+            list(self.reader.restore(position, [], 0))
             return
-        size = checked_integer("batch_size", position.get("batch_size"), 1, MAX_BATCH)
+        size = checked_integer("batch_size", position["batch_size"], 1, MAX_BATCH)
         self._pass = self._started(size, state["buffer"])
         self._pass.set_state(position)
 

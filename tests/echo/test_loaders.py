@@ -156,6 +156,14 @@ def test_a_state_is_loaded_while_the_loader_is_being_read():
     assert rows.tolist() == list(range(26 * ROWS))
 
 
+def test_a_loader_that_cannot_start_again_is_refused():
+    batches = echo.auto(Positioned(), max_factor=1)
+    start = json.loads(json.dumps(batches.state_dict()))
+    next(iter(batches))
+    with pytest.raises(ValueError, match="cannot start again"):
+        batches.load_state_dict(start)
+
+
 def test_a_pass_follows_one_that_is_reading_the_same_generator():
     batches = echo.auto(iter(Loader(8, [0.01])), max_factor=1)
     list(zip(range(4), batches, strict=False))
