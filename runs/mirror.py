@@ -19,6 +19,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from runs import records, workdirs
+from runs.checkpoints import MANIFEST
 from runs.cli import InputError
 
 _LARGE = 2**20  # bytes
@@ -90,7 +91,7 @@ class Mirror:
     def _has_replaced(self, folder: str) -> bool:
         """Whether the run has removed a checkpoint, and has a newer one."""
         own = self._directory / folder
-        steps = [int(path.name) for path in own.parent.glob("*") if path.name.isdigit()]
+        steps = [int(path.name) for path in own.parent.glob("*") if records.is_numbered(path.name)]
         return not own.exists() and max(steps, default=0) > int(own.name)
 
 
@@ -158,6 +159,7 @@ def _files(directory: pathlib.Path) -> Iterator[str]:
 
 
 def _order(path: str) -> tuple:
-    """What a checkpoint needs is copied before it, and a result last."""
+    """What a checkpoint needs is copied before it, its manifest after it, and a result last."""
     parts = path.split("/")
-    return path != records.MIRROR, records.CHECKPOINTS in parts, records.RESULT in parts, path
+    last = parts[-1] == MANIFEST, records.RESULT in parts
+    return path != records.MIRROR, records.CHECKPOINTS in parts, *last, path

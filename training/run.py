@@ -156,6 +156,8 @@ class Run:
             self.transfer.bytes_sent = value["bytes_sent"]
             keep_bytes = value["records"][records.METRICS]["bytes"]
         step = self.counters.step
+        if (place / records.RESULT).exists() and not records.intact_result(place):
+            say(f"warning: {place / records.RESULT} is damaged; steps after {step} are taken again")
         processes.decided_by_first(lambda: resuming.note(place, record, step, say))
         return keep_bytes
 
