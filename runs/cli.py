@@ -77,7 +77,7 @@ def explained(error: Exception) -> Exception:
             f"({error}); free some, or raise the limit, and start the same command again to resume"
         )
     if isinstance(error, OSError) and (error.errno in _WRONG_PATH or error.filename):
-        path = abbreviated(str(error.filename))
+        path = plain(error.filename, 400)  # its end says most
         return InputError(f"{path} cannot be used ({error.strerror}); give another path")
     return error
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import train
 from configs import base
+from runs import cli
 from tests.helpers.processes import start_pair
 from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
@@ -101,8 +102,11 @@ def two_processes():
 
 
 @pytest.fixture(autouse=True)
-def _fields_of_a_users_file():
-    """A field that a user's configuration file has added is gone after the test."""
-    shipped = list(base.FIELDS)
+def _without_a_users_file():
+    """What a user's configuration file has added is gone after the test: fields, its place in the
+    records of the code."""
+    shipped, files = list(base.FIELDS), dict(cli.OWN_FILES)
     yield
     base.FIELDS[:] = shipped
+    cli.OWN_FILES.clear()
+    cli.OWN_FILES.update(files)
