@@ -116,9 +116,10 @@ def _coarse(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterator[str]:
 def _machines(trials: pd.DataFrame) -> Iterator[str]:
     """Trials whose clocks include other trials, or are of different machines."""
     if scoring.is_shared(trials).any():
+        workers = int(trials["workers"].max())
         yield (
             f"Up to {int(trials['lanes'].max())} trials took turns on one input (lanes), and "
-            f"{int(trials['workers'].max())} processes trained at once on one machine (workers). "
+            f"{workers} process{'es' * (workers > 1)} trained at once on one machine (workers). "
             "Their seconds, marked *, depend on the other trials and are not compared."
         )
     for column, said in (

@@ -289,8 +289,6 @@ def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> InputErro
 def _row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
     """One trial's row; raises records.Damaged."""
     trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
-    if trial.metrics and not trial.config:  # which is written first
-        raise records.Damaged(f"{records.CONFIG} is missing")
     config, result = trial.config.get("config") or {}, trial.result
     hparams = trial.search.get("hparams") or {}
     if not study.searches:  # trials of two studies differ in more than they drew

@@ -355,10 +355,6 @@ class Study:
         return self.score if self.scores_values else f"{self.score}_to_target"
 
     @property
-    def higher_is_better(self) -> bool:
-        return self.scores_values and self.target.mode == "above"
-
-    @property
     def planned_target(self) -> records.Target:
         """The target that the trials were trained for; `target` may be another one."""
         return records.Target(**self.record["target"])
