@@ -14,7 +14,7 @@ from runs.study import ECHO_SETTINGS, INSERTIONS, Condition, Study, setting_labe
 # How the fields begin that do not make another condition: a search tunes them, scores account for
 # them, or they say where and how often a run reads and writes files, and what is evaluated later.
 _SAME_CONDITION = ("optimizer.", "seed.", "budget.", "target.", "echo.placement", "echo.replay")
-_SAME_CONDITION += ("evaluate_every", "checkpoint_every", "log_every", "gradient_statistics_every")
+_SAME_CONDITION += ("evaluate_every", "checkpoint_every", "log_every")
 _SAME_CONDITION += ("dataset.data_dir", "dataset.cache_dir", "dataset.test_split", "augment_on")
 # Fields that a condition and its baseline may differ in, besides all of echoing.
 _SPACED_EPOCHS = "dataset.spaced_epochs"

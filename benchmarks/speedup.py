@@ -110,7 +110,7 @@ def configuration(plan: Plan, problem: str) -> ConfigDict:
         changes["model.depth"] = plan.depth
     changes = {name: value for name, value in changes.items() if value or name == "model.depth"}
     config.update_from_flattened_dict(changes)
-    config.checkpoint_every_fresh_examples = config.gradient_statistics_every_steps = 0
+    config.checkpoint_every_fresh_examples = 0
     config.evaluate_every_fresh_examples = max(400, config.batch_size)
     return config
 

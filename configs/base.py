@@ -116,7 +116,6 @@ FIELDS = [
     Field("evaluate_every_fresh_examples", 0, "0 = at the end", *_COUNT),
     Field("checkpoint_every_fresh_examples", 0, "0 = only at interruption", *_COUNT),
     Field("log_every_steps", 100, "steps between training records", 1, _MAX_COUNT),
-    Field("gradient_statistics_every_steps", 0, "gradient noise; 0 = none; 100 costs 3%", *_COUNT),
     Field("target.metric", "accuracy", "a metric that the workload's evaluation reports"),
     Field("target.value", 0.91, "the run stops when the metric reaches it", -1e30, 1e30),
     Field("target.mode", "above", "reached at the value or beyond it", choices=("above", "below")),
@@ -174,12 +173,15 @@ OF_A_MACHINE = (
 # Fields that may change the order in which devices add, and with it the numbers by rounding.
 CHANGE_ROUNDING = ("mesh.data", "mesh.model", "sharding")
 
+# Fields of older runs that changed no numbers, and do not exist any more.
+_GONE = ("gradient_statistics_every_steps",)
+
 # Fields that may differ between a run and its resumption. Of these, only CHANGE_ROUNDING can change
 # numbers.
 MAY_CHANGE_ON_RESUME = (
     *OF_A_MACHINE,
     "log_every_steps",
-    "gradient_statistics_every_steps",
+    *_GONE,
     "echo.placement",  # the compiled step receives the same bytes
     "dataset.damaged",  # what has been trained on was sound, or skipped already
     "dataset.max_pixels",
@@ -193,7 +195,7 @@ MAY_CHANGE_IN_STUDY = (
     "dataset.data_dir",
     "dataset.cache_dir",
     "log_every_steps",
-    "gradient_statistics_every_steps",
+    *_GONE,
 )
 
 

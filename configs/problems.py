@@ -115,7 +115,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "evaluate_every_fresh_examples": problem.budget // EVALUATIONS,
         "checkpoint_every_fresh_examples": 0,  # trials take seconds and can start over
         "dataset.test_split": "",
-        "gradient_statistics_every_steps": 100,
     }
     config.update_from_flattened_dict(dict(problem.fields) | fields)
     return config

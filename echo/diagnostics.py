@@ -36,16 +36,6 @@ class CopyDiagnostics:
             assert isinstance(stream.order, DecidedOrder)
             stream.order.decisions.append(count * stream.outputs_per_batch // rows)
 
-    def repeats(self, number: int) -> np.ndarray:
-        """Whether an earlier row, of batch `number` or of one before, contains the item of each row
-        of this batch, bool [batch_size]. With an auto order, `number` must ascend."""
-        blocks = []
-        for stream in self._streams:
-            before = stream.last_emissions(number, number + 1)
-            rows_per_output = self._batch_size // len(self._streams) // stream.outputs_per_batch
-            blocks.append(np.repeat(before >= 0, rows_per_output))
-        return np.concatenate(blocks)
-
     def window(self, start: int, stop: int) -> dict[str, float]:
         """Statistics of the batches start .. stop-1, fastest if the last window ended at `start`.
 

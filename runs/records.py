@@ -25,7 +25,6 @@ SCHEMA_VERSION = 10
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
-GRADIENTS = "gradients"  # the split of metrics records on one step's gradient
 ORIGIN = ("commit", "packages", "hardware")  # in config.json and study.json
 RESUMED = "resumed"  # in config.json: what the run resumed with; see origins.py
 LOCK = "lock"  # held by the process that trains in this directory

@@ -8,7 +8,6 @@ commands in order, in one directory, with smaller numbers. A note is an HTML com
 """
 
 import importlib.util
-import pathlib
 import re
 import shlex
 
@@ -20,7 +19,7 @@ from analysis import __main__ as analysis_command
 from analysis import report
 from runs import cli
 from tests.helpers import pages
-from tests.helpers.runs import ROOT, SHRUNK, mini
+from tests.helpers.runs import ROOT, SHRUNK
 from training.check import check
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
@@ -106,12 +105,10 @@ def missing(code):
     return [name for name in imported if importlib.util.find_spec(name) is None]
 
 
-@pytest.mark.parametrize("page", pages_with("python", {*PAGES} - {"docs/runs.md"}))
+@pytest.mark.parametrize("page", pages_with("python", PAGES))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """In one namespace; without a package, the rest of the section that imports it is left out."""
     monkeypatch.chdir(tmp_path)
-    if page == "docs/runs.md":  # which reads the gradient statistics of a run
-        train.train(mini(gradient_statistics_every_steps=10), pathlib.Path("DIR", "e2", "0", "3"))
     names = {"__name__": page}
     exec(BEFORE.get(page, ""), names)
     text = (ROOT / page).read_text(encoding="utf-8")

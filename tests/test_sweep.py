@@ -291,17 +291,18 @@ def test_what_may_differ_between_launches(finished_study, tmp_path):
     config = records.read_json(trial)["config"]
     for older in (plan["resolved_config"], config):
         del older["model"]["stem"]
+        older["gradient_statistics_every_steps"] = 7  # a field that is gone
     change(directory / records.STUDY, dataset=plan["dataset"] | {"notes": ["something else"]})
     change(directory / records.STUDY, resolved_config=plan["resolved_config"])
     change(trial, config=config)
     grown, notes = study(trials=3, conditions=("baseline",)), RecordedProgress()
-    grown.config.dataset.data_dir, grown.config.gradient_statistics_every_steps = "/elsewhere", 2
+    grown.config.dataset.data_dir, grown.config.log_every_steps = "/elsewhere", 2
     assert sweep.run(grown, directory, notes) == "finished"
     assert not any("damaged" in line for line in notes.lines)
     last = records.read_json(directory / records.STUDY)
     assert (last["trials"], last["resolved_config"]) == (3, plan["resolved_config"])
     metrics = records.read_metrics(directory / "baseline" / "0" / "2")
-    assert any(record["split"] == records.GRADIENTS for record in metrics)
+    assert any(r["split"] == "train" and r["step"] % 10 == 2 for r in metrics)
 
 
 @pytest.mark.parametrize(

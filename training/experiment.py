@@ -50,16 +50,6 @@ class Experiment:
     target: records.Target  # at which the run ends
     upstream_clock: throttle.StoppableClock | None  # stopped while the run does not train
 
-    def gradient_statistics(self) -> Any:
-        """Measures the gradients of steps (gradient_statistics.Measure); None if not configured."""
-        if not (every := self.config.gradient_statistics_every_steps):
-            return None
-        from pipeline.repeats import repeated_rows
-        from training.gradient_statistics import Measure
-
-        rows = repeated_rows(self.config, self.held_streams)
-        return Measure(self.program, every, self.config.seed.data, rows)
-
 
 def open_data(config: ConfigDict) -> OpenData:
     """Checks `config` and opens its training and its validation split, of which nothing is read

@@ -128,7 +128,6 @@ class Run:
         self.state = self.experiment.program.init(self.config.seed.model)
         self.clock = Clock()  # starts here, after what is compiled once per process
         self._train_step: Any = None  # compiled before the first step
-        self._measure = self.experiment.gradient_statistics()
         self._whole = True  # whether model and input are at the same moment
         self._loss = math.nan  # the training loss of the last step that was read
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
@@ -303,19 +302,12 @@ class Run:
             with self._paused("compile") as state:
                 program = self.experiment.program
                 self._train_step = program.compile("train", program.train, (state, *arguments))
-        gradients = {}
-        if self._measure and self._measure.due(at.step):
-            self._log()
-            with self._paused("gradient statistics") as state:  # which the step is given
-                gradients = self._measure(state, at.step, batch.copy, rows)
         with TraceAnnotation("step"):
             self.state, metrics = self._train_step(self.state, *arguments)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
         at.skipped += num_skipped(self.experiment.source, config.seed.data, batch)
         self.policy.dispatched(at.step, batch, metrics)
-        if gradients:
-            self.recorder.write(self._position() | {"split": records.GRADIENTS} | gradients)
         rate, sent = float(hyper.learning_rate), self.transfer.bytes_sent
         record = {"split": "train", "learning_rate": rate, "bytes_sent": sent}
         self._pending.append((self._position() | record, metrics))

@@ -39,21 +39,12 @@ class Classification:
         return data["image"]
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
-        logits_BxK, losses_B = self._training_losses(model, data)
-        loss = losses_B.mean()
-        accuracy = (logits_BxK.argmax(-1) == data["label"]).mean(dtype=jnp.float32)
-        return loss, {"loss": loss, "accuracy": accuracy}
-
-    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
-        _, losses_B = self._training_losses(model, data)
-        return losses_B, jnp.ones_like(losses_B)
-
-    def _training_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
-        """Logits [B, K], and the cross-entropy of each row against its smoothed label [B]."""
         logits_BxK = model(normalized(data["image"]), train=True)
         targets_BxK = jax.nn.one_hot(data["label"], logits_BxK.shape[-1])
         targets_BxK = optax.smooth_labels(targets_BxK, self.label_smoothing)
-        return logits_BxK, optax.softmax_cross_entropy(logits_BxK, targets_BxK)
+        loss = optax.softmax_cross_entropy(logits_BxK, targets_BxK).mean()
+        accuracy = (logits_BxK.argmax(-1) == data["label"]).mean(dtype=jnp.float32)
+        return loss, {"loss": loss, "accuracy": accuracy}
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         logits_BxK = model(normalized(self.evaluation_images(data)), train=False)

@@ -82,14 +82,6 @@ class Workload(Protocol):
         """The mean training loss over a batch, and metrics to log (all float32 scalars)."""
         ...
 
-    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
-        """The contribution of each row to the training loss, and its weight, both float32 [B].
-
-        `loss` is the sum of the contributions divided by the sum of the weights, or by 1 if that is
-        larger. The weights depend only on the data.
-        """
-        ...
-
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """Statistics of a batch for the metrics, such as sums over the rows whose mask is 1.
 

@@ -73,13 +73,9 @@ class LanguageModel:
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
         """Mean nats per token over the batch, so that long rows weigh more than short ones."""
-        losses_B, tokens_B = self.row_losses(model, data)
+        losses_B, tokens_B = _row_sums(model, data["tokens"], jnp.ones(len(data["tokens"])))
         loss = losses_B.sum() / jnp.maximum(tokens_B.sum(), 1.0)
         return loss, {"loss": loss}
-
-    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
-        """The weight of a row is its number of targets without padding."""
-        return _row_sums(model, data["tokens"], jnp.ones(len(data["tokens"])))
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         losses_B, tokens_B = _row_sums(model, data["tokens"], mask_B)

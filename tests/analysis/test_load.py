@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import caveats, figures, gradients, load, report, scores, tables, uncertainty
+from analysis import caveats, figures, load, report, scores, tables, uncertainty
 from runs import records
 from runs.cli import InputError
 from tests.helpers.written_studies import (
@@ -298,9 +298,6 @@ def test_curves_hold_the_validation_records(small):
     assert curve["step"].tolist() == [20, 40, 60, 80]
     with pytest.raises(InputError, match="acuracy"):
         load.curves(trials, "acuracy")
-    assert gradients.gradient_statistics(one["path"].iloc[0]).empty
-    with pytest.raises(InputError, match="nowhere"):
-        gradients.gradient_statistics("nowhere")
 
 
 def test_a_value_that_is_not_finite_neither_reaches_nor_is_best(tmp_path):

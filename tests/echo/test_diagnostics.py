@@ -55,36 +55,6 @@ def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
         assert repeats.copy_diagnostics(config, 1197).window(first, last) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *(echoing(*at) for at in INSERTIONS_AND_BUFFERS),
-        {"dataset__spaced_epochs": 3},
-        echoing("before_augmentation", 50, factor=1) | {"echo__policy": "auto", "prefetch": 2},
-    ],
-    ids=lambda fields: "-".join(map(str, fields.values())),
-)
-@pytest.mark.parametrize("streams", [1, 2])
-def test_repeats_are_the_rows_of_earlier_examples(fields, streams):
-    if "dataset__spaced_epochs" in fields and streams > 1:
-        pytest.skip("spaced epochs are of one stream")
-    config = mini(**{"prefetch": 0, "seed__data": 3, **fields}, echo__streams=streams)
-    prepared = make_experiment(config)
-    repeated_rows, seen = repeats.repeated_rows(config, range(streams)), set()
-    last_stream = repeats.repeated_rows(config, range(streams - 1, streams))
-    for number, batch in enumerate(prepared.batches):
-        expected = []
-        for index in batch.index.tolist():
-            expected.append(index in seen)
-            seen.add(index)
-        if number % 7 in (0, 1, 5):  # in ascending order, some left out
-            rows = 32 // streams
-            assert repeated_rows(number, batch.copy).tolist() == expected
-            assert last_stream(number, batch.copy[-rows:]).tolist() == expected[-rows:]
-    resumed = repeats.repeated_rows(config, range(streams))
-    assert resumed(number, batch.copy).tolist()[-3:] == expected[-3:]
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     factor=st.sampled_from(["1", "1.5", "2", "3.7"]),

@@ -20,7 +20,7 @@ from models.vision_transformer import VisionTransformer
 from pipeline.map_datasets import Batch
 from runs.checkpoints import by_path
 from tests.helpers.runs import RESNET, echoing, mini, placed, stop_at
-from training import divergence, gradient_statistics, optimizer, sharding
+from training import divergence, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
 from training.transfer import Transfer, stream_devices
@@ -68,17 +68,6 @@ def cifar(choice):
     batches = [next(iterator) for _ in range(STEPS)]
     iterator.close()
     return _run(parts.program, [parts.transfer.put(batch) for batch in batches])
-
-
-def statistics(choice):
-    """Gradient statistics of the first batch, where every third row is a repeat."""
-    parts = make_experiment(mini(**RESNET, sharding=choice))
-    iterator = iter(parts.batches)
-    batch = parts.transfer.put(next(iterator))
-    iterator.close()
-    program, repeat_B = parts.program, np.arange(len(batch[1])) % 3 == 0
-    measure = gradient_statistics.Measure(program, 1, 0, lambda *_: repeat_B)
-    return measure(program.init(0), 0, repeat_B, batch)
 
 
 def placement(where):
@@ -165,7 +154,6 @@ def main(directory):
             "fsdp": transformer("fsdp", 8, 1),
         },
         "vit": {"tensor": vit("tensor", 4, 2)},
-        "statistics": statistics("fsdp"),
         "placement": {where: placement(where) for where in ("host", "device")},
         "stores": [store(8, 1), store(4, 2)],
         "spoiled": spoiled(),

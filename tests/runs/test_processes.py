@@ -239,7 +239,6 @@ def test_two_processes_stop_together_and_one_process_resumes(
     fields["budget__fresh_examples"] = (
         3200  # steps are fast, and the stop is agreed on while they run
     )
-    fields["gradient_statistics_every_steps"] = 1
     # images come from each process's own store, and what belongs to them from its host
     config = mini(**placed("before_augmentation", 50), **fields)
     workdir = tmp_path / "run"
@@ -254,15 +253,9 @@ def test_two_processes_stop_together_and_one_process_resumes(
     one, two = (records.read_metrics(directory) for directory in (uninterrupted(config), workdir))
     assert 6 <= stopped < len(two)
     assert [r["fresh_examples"] for r in two] == [r["fresh_examples"] for r in one]
-    measured, trained = (
-        [[r for r in run if r["split"] == split] for run in (two, one)]
-        for split in ("gradients", "train")
-    )
+    trained = [[r for r in run if r["split"] == "train"] for run in (two, one)]
     losses = [[r["loss"] for r in run[:5]] for run in trained]
     np.testing.assert_allclose(*losses, rtol=2e-4)
-    assert [r["fresh_rows"] for r in measured[0]] == [r["fresh_rows"] for r in measured[1]]
-    noise = [[r["gradient_noise_trace"] for r in run[:2]] for run in measured]
-    np.testing.assert_allclose(*noise, rtol=1e-3)
 
 
 def deciding(**fields):

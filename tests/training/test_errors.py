@@ -47,7 +47,6 @@ REFUSED = [
     ({"target__metric": "nothing"}, "target.metric is 'nothing'"),
     ({"dataset__test_split": "tset"}, "tset"),  # which only an evaluation afterwards reads
     ({"dataset__fused_decode": True}, "dataset.fused_decode"),
-    ({"gradient_statistics_every_steps": -1}, "gradient_statistics_every_steps is -1"),
     ({"model__ghost_batch_size": 5, "model__depth": 8}, "ghost_batch_size is 5"),
     ({"sharding": "zero"}, "sharding is 'zero'"),
     ({"sharding": "tensor"}, "sharding is 'tensor'"),

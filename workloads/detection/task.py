@@ -168,21 +168,13 @@ class Detection(crops.RandomCrops):
         return self.network(rngs)
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
-        losses = self._training_losses(model, data)
+        offsets_BxNx4, logits_BxNxK1 = model(normalized(data["image"]), train=True)
+        losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], data["labels"])
         positives = jnp.maximum(losses["positives"].sum(), 1.0)
         box_loss, class_loss = losses["box"].sum() / positives, losses["class"].sum() / positives
         bad_boxes = data["bad_boxes"].sum().astype(jnp.float32)
         metrics = {"box_loss": box_loss, "class_loss": class_loss, "bad_boxes": bad_boxes}
         return box_loss + class_loss, {"loss": box_loss + class_loss, **metrics}
-
-    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
-        """The weight of an image is its number of positives."""
-        losses = self._training_losses(model, data)
-        return losses["box"] + losses["class"], losses["positives"]
-
-    def _training_losses(self, model: nnx.Module, data: Arrays) -> Arrays:
-        offsets_BxNx4, logits_BxNxK1 = model(normalized(data["image"]), train=True)
-        return self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], data["labels"])
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """Detections and true boxes of the batch (arrays [B, ...]), and sums for the loss."""
