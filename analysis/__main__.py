@@ -1,4 +1,4 @@
-"""`python -m analysis DIR [DIR ...]`: prints the table of a study and writes its report."""
+"""`python -m analysis DIR`: prints the table of a study and writes its report."""
 
 if __name__ == "__main__":  # before the slow imports, so that Ctrl-C is quiet during them
     from runs import signals
@@ -6,7 +6,6 @@ if __name__ == "__main__":  # before the slow imports, so that Ctrl-C is quiet d
     signals.install(signals.end_at_once)
 
 import argparse
-import os
 import pathlib
 import shutil
 import sys
@@ -17,11 +16,7 @@ from runs import cli
 from runs.cli import InputError
 
 _HELP = """\
-Turns run records into tables, figures, and a report.
-
-Give the directory of one study (with study.json), or directories of single runs (they are searched
-for config.json and metrics.jsonl). Single runs with equal settings form one condition; runs with
-equal data seeds form one search.
+Turns the records of a study into tables, figures, and a report.
 
 The score of a trial is the fresh examples at its first evaluation that reaches the target. The
 score of a search is the smallest of its counted trials, and that of a condition the median over
@@ -32,7 +27,6 @@ _EXAMPLES = """\
 examples:
   python -m analysis out/study                        table, figures in out/study/report
   python -m analysis out/study --target=0.95          the same trials at an easier target
-  python -m analysis out/a out/b --out=out/compared   single runs, compared
   python -m analysis out/study --pack=out --study=digits      adds its records to out/*.parquet
   python -m analysis out/trials.parquet --study=digits --out=out/report    a report from these
 
@@ -47,8 +41,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = cli.Parser(_HELP)
     parser.prog, parser.epilog = "python -m analysis", _EXAMPLES
     flag = parser.add_argument
-    flag("directories", nargs="+", metavar="DIR", help="one study, or directories of single runs")
-    text = "where to write (default: the first DIR/report)"
+    flag("directory", metavar="DIR", help="of a study, with study.json; or a trials.parquet")
+    text = "where to write (default: DIR/report)"
     flag("--out", type=cli.directory, metavar="DIR", help=text)
     text = "judge at this value of the study's metric, by the recorded curves"
     flag("--target", type=float, metavar="X", help=text)
@@ -60,11 +54,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     text = "its name in a trials.parquet (default: the only one there; with --pack, its own)"
     flag("--study", default="", metavar="NAME", help=text)
     options = parser.parse_args(argv)
-    first, several = options.directories[0], len(options.directories) > 1
-    if options.pack and (several or options.out or options.target is not None):
-        raise InputError("--pack takes one DIR, and neither --out nor --target")
-    if not (options.out or options.pack) and pathlib.Path(first).is_file():
-        raise InputError(f"{first} is a file; give --out, the directory to write to")
+    if options.pack and (options.out or options.target is not None):
+        raise InputError("--pack takes neither --out nor --target")
+    if not (options.out or options.pack) and pathlib.Path(options.directory).is_file():
+        raise InputError(f"{options.directory} is a file; give --out, the directory to write to")
     return options
 
 
@@ -81,8 +74,8 @@ _MAX_WIDTH = 100
 def _pack(directory: str, out: pathlib.Path, name: str) -> None:
     loaded = load.read(directory)
     trials = loaded.trials[loaded.trials["status"] != load.UNFINISHED]
-    if not loaded.study.searches or trials.empty:
-        raise InputError(f"{directory} has no finished trials of a study; give a study's directory")
+    if trials.empty:
+        raise InputError(f"{directory} has no finished trials; give the directory of a study")
     _warn(loaded)
     name = name or loaded.study.name
     curves = load.curves(trials, loaded.study.target.metric)
@@ -111,13 +104,12 @@ def _warn(loaded: load.LoadedStudy) -> None:
 
 def main(argv: Sequence[str]) -> int:
     options = parse(argv)
-    paths = options.directories
+    root = options.directory
     if options.pack:
-        _pack(paths[0], pathlib.Path(options.pack), options.study)
+        _pack(root, pathlib.Path(options.pack), options.study)
     else:
-        root = os.path.commonpath(list(map(os.path.abspath, paths)))
-        loaded = load.read(paths, options.target, options.study)
-        _report(loaded, root, pathlib.Path(options.out or pathlib.Path(paths[0], "report")))
+        loaded = load.read(root, options.target, options.study)
+        _report(loaded, root, pathlib.Path(options.out or pathlib.Path(root, "report")))
     return cli.OK
 
 

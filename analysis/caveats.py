@@ -75,12 +75,11 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterator[str]:
     if behind:
         number = study.searches
         yield f"Searches are missing, of {number} planned for each condition: {listed(behind)}."
-    planned = study.searches or int(started.max())
-    if 0 < study.trials < FEW_TRIALS or planned < FEW_SEARCHES:
+    if study.trials < FEW_TRIALS or study.searches < FEW_SEARCHES:
         yield (
             f"Small study: the paper ran {FEW_TRIALS} to 100 trials per search and {FEW_SEARCHES} "
             "searches per condition. Small differences may be noise"
-            + ("." if planned >= FEW_SEARCHES else ", and there is a range but no interval.")
+            + ("." if study.searches >= FEW_SEARCHES else ", and there is a range but no interval.")
         )
 
 

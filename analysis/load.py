@@ -1,4 +1,4 @@
-"""Reads the records of a study, or of single runs: one row per trial, one row per evaluation.
+"""Reads the records of a study: one row per trial, one row per evaluation.
 
 Trial directories that cannot be read, or are not of their study, are set aside and named; the rest
 is analyzed.
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import archive, single_runs
+from analysis import archive
 from analysis.archive import PLACE
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
 from runs.records import check_target_value, nested, plain
-from runs.study import Study, is_number
+from runs.study import Study
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
@@ -47,9 +47,6 @@ _TAIL: dict[str, Any] = {
     **dict.fromkeys(("device", "commit", "path"), object),
 }
 _MAX_LISTED = 12  # a study may have thousands of searches
-Paths = str | os.PathLike | Sequence[str | os.PathLike]
-Places = list[tuple[records.TrialPath, pathlib.Path]]
-SetAside = list[tuple[pathlib.Path, str]]  # directory, reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +79,11 @@ def listed(parts: Sequence[str], separator: str = ", ") -> str:
     return separator.join([*parts[:_MAX_LISTED], *more])
 
 
-def read(directories: Paths, target: float | None = None, study: str = "") -> LoadedStudy:
-    """Reads the trials of a study, or of directories of single runs.
+def read(directory: str | os.PathLike, target: float | None = None, study: str = "") -> LoadedStudy:
+    """Reads the trials of a study.
 
     Args:
-        directories: one path or several; at most one study. Or a trials.parquet (archive.py).
+        directory: that of the study, with study.json; or a trials.parquet (archive.py).
         target: judge the trials at this value of the study's metric, from their curves.
         study: its name, if a trials.parquet has several.
 
@@ -102,33 +99,32 @@ def read(directories: Paths, target: float | None = None, study: str = "") -> Lo
         others, separated by THEN), path.
 
     Raises:
-        InputError: no such directory, no records in it, several studies, or a target in percent.
+        InputError: no such directory, no records in it, or a target in percent.
     """
-    single = isinstance(directories, str | os.PathLike)
-    roots = [pathlib.Path(path) for path in ([directories] if single else directories)]
-    alone = [r for r in roots if r.name == archive.TRIALS or (r / records.STUDY).exists()]
-    if alone and len(roots) > 1:
-        raise InputError(
-            f"{alone[0]} is a study; give one study alone, or several directories of single runs"
-        )
-    if roots[0].name == archive.TRIALS:
-        return _published(roots[0], target, study)
+    root = pathlib.Path(directory)
+    if root.name == archive.TRIALS:
+        return _published(root, target, study)
     if study:
-        raise InputError(
-            f"--study is {study!r}, but {roots[0]} is no {archive.TRIALS}; leave it out"
-        )
-    for root in roots:
-        if not root.is_dir():
-            raise InputError(f"no such directory: {root}; give that of a study or of single runs")
-    plan, places, set_aside = _study(roots[0]) if alone else _runs(roots, target)
-    plan, rows = _at_target(plan, target), []
-    for place, path in places:
+        raise InputError(f"--study is {study!r}, but {root} is no {archive.TRIALS}; leave it out")
+    if not (root / records.STUDY).exists():
+        raise InputError(f"{root} has no {records.STUDY}; give the directory of one study")
+    try:
+        plan = _at_target(Study.read(root), target)
+    except records.Damaged as error:
+        why = plain(str(error))
+        raise InputError(f"{root / records.STUDY} is not readable ({why}); restore it") from error
+    known = {condition.name for condition in plan.conditions}
+    rows, set_aside = [], []
+    for place, path in records.trials_on_disk(root):
         try:
+            if place.condition not in known:
+                raise records.Damaged(f"its condition is not in {records.STUDY}")
             rows.append(_row(place, path, plan))
         except records.Damaged as error:
             set_aside.append((path, plain(str(error))))
     if not rows:
-        raise _nothing_in(roots, set_aside)
+        unusable = "".join(f"; unusable is {path}: {reason}" for path, reason in set_aside[:1])
+        raise InputError(f"no trials in {root}{unusable}; start the study, or restore its trials")
     return LoadedStudy(plan, _table(rows, plan), tuple(set_aside))
 
 
@@ -212,7 +208,7 @@ def hyperparameters(trials: pd.DataFrame) -> list[str]:
 
 def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     """Which trials count: the first N of each search, in order of their numbers, that ended without
-    diverging or failing; all of them where no N is planned.
+    diverging or failing.
 
     At an easier target than the runs had, so does a trial that reached it and diverged or failed
     later: a run with that target would have ended there.
@@ -222,65 +218,7 @@ def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
         broken = trials["status"].isin(("diverged", "failed"))
         ended |= broken & trials["fresh_examples_to_target"].notna()
     rank = ended.groupby([trials["condition"], trials["search"]]).cumsum()
-    return ended & (rank <= study.trials) if study.trials else ended
-
-
-# --- Which directories hold the trials
-
-
-def _study(root: pathlib.Path) -> tuple[Study, Places, SetAside]:
-    try:
-        study = Study.read(root)
-    except records.Damaged as error:
-        why = plain(str(error))
-        raise InputError(f"{root / records.STUDY} is not readable ({why}); restore it") from error
-    known = {condition.name for condition in study.conditions}
-    found = list(records.trials_on_disk(root))
-    why = f"its condition is not in {records.STUDY}"
-    others = [(path, why) for place, path in found if place.condition not in known]
-    return study, [own for own in found if own[0].condition in known], others
-
-
-def _runs(roots: Sequence[pathlib.Path], target: float | None) -> tuple[Study, Places, SetAside]:
-    snapshots, contents, set_aside = {}, {}, []
-    for path in sorted({path.resolve() for root in roots for path in _run_directories(root)}):
-        try:
-            config = records.read_json(path / records.CONFIG)
-            content = records.read_bytes(path / records.METRICS)
-        except records.Damaged as error:
-            set_aside.append((path, plain(str(error))))
-            continue
-        if content and (first := contents.setdefault(content, path)) != path:  # the same clocks
-            set_aside.append((path, f"it is a copy of {first}"))
-        else:
-            snapshots[path] = config
-    if not snapshots:
-        raise _nothing_in(roots, set_aside)
-    name = plain(", ".join(root.resolve().name for root in roots), 60)
-    return *single_runs.study_of(name, snapshots, target), set_aside
-
-
-def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
-    if study := next(root.rglob(records.STUDY), None):
-        raise InputError(f"{root} contains the study {study.parent}; give that directory alone")
-    ignored = {records.CHECKPOINTS, records.DAMAGED}
-    found = [path.parent for path in root.rglob(records.CONFIG)]
-    found = [path for path in found if not ignored & set(path.relative_to(root).parts)]
-    trials = [path for path in found if path != root and (path / records.HPARAMS).exists()]
-    if any(not (trial.parents[2] / records.STUDY).exists() for trial in trials):
-        raise InputError(
-            f"{root} holds trials of a study without its {records.STUDY}; restore that, or give "
-            "the directories of single trials"
-        )
-    return found
-
-
-def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> InputError:
-    first = "".join(f"; unusable is {path}: {reason}" for path, reason in set_aside[:1])
-    return InputError(
-        f"no run records in {', '.join(map(str, roots))}{first}; a study holds {records.STUDY} and "
-        f"CONDITION/SEARCH/TRIAL directories, a run {records.CONFIG} and {records.METRICS}"
-    )
+    return ended & (rank <= study.trials)
 
 
 # --- Rows
@@ -288,12 +226,10 @@ def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> InputErro
 
 def _row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
     """One trial's row; raises records.Damaged."""
-    trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
+    trial = trial_records.read(path, place, study)
     config, result = trial.config.get("config") or {}, trial.result
     hparams = trial.search.get("hparams") or {}
-    if not study.searches:  # trials of two studies differ in more than they drew
-        hparams = _optimizer_settings(config) | hparams
-    elif not trial.search and not (trial.config or trial.metrics or result):
+    if not trial.search and not (trial.config or trial.metrics or result):
         hparams = {axis.field: math.nan for axis in study.space}  # only its lock is taken yet
     if missing := [axis.field for axis in study.space if axis.field not in hparams]:
         raise records.Damaged(f"{records.HPARAMS}: {missing[0]} is missing")
@@ -319,17 +255,6 @@ def _row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str
         "device": _in_order(_device(origin["hardware"] or {}) for origin in trained_with),
         "commit": _in_order(origin["commit"] for origin in trained_with),
         "path": str(path),
-    }
-
-
-def _optimizer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and names of the optimizer and its schedule, of a run that is not part of a
-    search."""
-    return {
-        f"{group}.{key}": value if is_number(value) else plain(value)
-        for group in ("optimizer", "optimizer.schedule")
-        for key, value in (nested(config, group) or {}).items()
-        if is_number(value) or isinstance(value, str)
     }
 
 
@@ -371,9 +296,6 @@ def _table(rows: Sequence[dict[str, Any]], study: Study) -> pd.DataFrame:
     settings = [{s: getattr(conditions[row["condition"]], s) for s in SETTINGS} for row in rows]
     table = pd.DataFrame([own | row for own, row in zip(settings, rows, strict=True)])
     axes = [axis.field for axis in study.space if axis.field not in _HEAD]
-    others = [name for name in table if name not in (*_HEAD, *axes, *_TAIL)]
-    table = table.assign(path=paths, counted=False).reindex(
-        columns=[*_HEAD, *axes, *others, *_TAIL]
-    )
+    table = table.assign(path=paths, counted=False).reindex(columns=[*_HEAD, *axes, *_TAIL])
     table = table.astype({name: kind for name, kind in _TAIL.items() if kind is not object})
     return table.assign(counted=counted(table, study))

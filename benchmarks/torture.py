@@ -467,7 +467,7 @@ _COMMANDS_ON = {
 }
 # (state of the directory, command)
 _ATTEMPTS = (*(("killed", "train.py"),) * 4, ("finished", "train.py"))
-_ATTEMPTS += (("finished", "train.py --evaluate"), ("finished", "analysis"))
+_ATTEMPTS += (("finished", "train.py --evaluate"),)
 _ATTEMPTS += tuple(
     (f"study {s}", c) for s in ("killed", "finished") for c in ("sweep.py", "analysis")
 )

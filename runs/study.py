@@ -275,15 +275,13 @@ _IN_WORDS = {
 class Study:
     """Conditions x searches x trials of one configuration.
 
-    Single runs that are compared without a plan are a study too: what nobody planned is 0 or empty.
-
     Attributes:
-        name: the study's name, or that of the directory of single runs.
+        name: the study's name.
         conditions: in order of presentation.
         target: what a trial has to reach.
         baseline: name of the condition that the others are compared with; '' = none.
-        trials: how many trials of each search count; 0 = all.
-        searches: independent repetitions of each condition's search; 0 = not planned.
+        trials: how many trials of each search count.
+        searches: independent repetitions of each condition's search.
         budget: fresh examples after which a trial ends, unless its condition sets another number
             (`budget_of`); None if unknown.
         space: axes of the search.
@@ -292,8 +290,7 @@ class Study:
         config: the configuration that all trials start from: a ConfigDict when the study is run,
             the dict in study.json when it is read.
         config_flag: the --config that it came from.
-        record: study.json, as it was read or will be written, or config.json of the oldest of the
-            single runs; empty before.
+        record: study.json, as it was read or will be written; empty before.
     """
 
     name: str
@@ -321,13 +318,11 @@ class Study:
 
     def baseline_of(self, condition: Condition) -> str | None:
         """The condition that `condition` is compared with: no echoing at the same batch size, and
-        the study's baseline if there are several; None if there is none. Single runs, which have no
-        baseline, must agree in all else."""
+        the study's baseline if there are several; None if there is none."""
         candidates = [
             other.name
             for other in self.conditions
             if other.insertion == "none" and other.batch_size == condition.batch_size
-            if self.baseline or other.other_overrides == condition.other_overrides
         ]
         if self.baseline in candidates or not candidates:
             return self.baseline or None

@@ -25,7 +25,7 @@ class TrialRecords:
     Attributes:
         config: the content of config.json; empty before the run has started.
         search: the content of hparams.json: the hyperparameters that a search drew, and how many
-            trials shared the machine; empty for a single run.
+            trials shared the machine.
         result: the content of result.json; empty until the trial has ended.
         metrics: the records of metrics.jsonl.
     """

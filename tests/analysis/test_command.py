@@ -10,14 +10,11 @@ from tests.helpers.runs import HANGS, start_python
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
-    ECHO,
     SMALL,
     TARGET,
     change,
-    config,
     run_analysis,
     write_study,
-    write_trial,
 )
 
 pytestmark = pytest.mark.usefixtures("coarse_figures")
@@ -55,15 +52,6 @@ def test_target_flag_judges_at_another_target(small, tmp_path, capsys):
     assert not (small / "report").exists()
 
 
-def test_single_runs_are_compared(tmp_path, capsys):
-    write_trial(tmp_path / "plain", [0.1, 0.1, 0.9])
-    write_trial(tmp_path / "echoed", [0.1, 0.9], settings=config(echo=ECHO))
-    arguments = [tmp_path / "plain", tmp_path / "echoed", f"--out={tmp_path / 'both'}"]
-    assert run_analysis(*arguments) == 0
-    assert "0.67" in capsys.readouterr().out
-    assert "echoed" in (tmp_path / "both" / "trials.csv").read_text()
-
-
 @pytest.mark.long
 def test_closed_pipe_is_not_an_error(small):
     with start_python(["-m", "analysis", str(small)]) as process:
@@ -82,7 +70,7 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/study", "--target=nan"), "nan"),
         (("{tmp}/study", "--target"), "--target"),
         (("{tmp}/study", "--trials=3"), "--trials=3"),
-        (("{tmp}/study", "{tmp}/other"), "{tmp}/study"),
+        (("{tmp}/study", "{tmp}/other"), "{tmp}/other"),
         (("{tmp}/study", "--out={tmp}/study/study.json"), "study.json"),
         (("{tmp}/study", "--out=s3://bucket/report"), "s3://bucket/report"),
         (("{tmp}/broken",), "{tmp}/broken/study.json"),

@@ -14,7 +14,6 @@ from runs.cli import InputError
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
-    ECHO,
     SMALL,
     TARGET,
     analyzed,
@@ -23,7 +22,6 @@ from tests.helpers.written_studies import (
     setting,
     study_of,
     write_study,
-    write_trial,
 )
 
 ENDS = ["fresh_examples_low", "fresh_examples_high"]
@@ -276,19 +274,6 @@ def assert_set_aside(loaded, reasons):
         assert f"{path} (" in (loaded.warning() or "")
 
 
-def test_a_run_and_its_copies_count_once(tmp_path, monkeypatch):
-    write_trial(tmp_path / "out" / "a", [0.1])
-    (tmp_path / "link").symlink_to(tmp_path / "out" / "a")
-    monkeypatch.chdir(tmp_path)
-    for paths in (["out", "out/a"], ["out", tmp_path / "link"], ["out/a", tmp_path / "out" / "a"]):
-        loaded = load.read(paths)
-        assert (len(loaded.trials), loaded.set_aside) == (1, ())
-    shutil.copytree(tmp_path / "out" / "a", tmp_path / "out" / "b")
-    loaded = load.read("out")
-    assert len(loaded.trials) == 1
-    assert [(path.name, "copy" in why) for path, why in loaded.set_aside] == [("b", True)]
-
-
 def test_curves_hold_the_validation_records(small):
     trials = load.read(small).trials
     one = trials[(trials["condition"] == "before_e2") & (trials["search"] == 0)].head(1)
@@ -309,138 +294,25 @@ def test_a_value_that_is_not_finite_neither_reaches_nor_is_best(tmp_path):
     assert missing.tolist() == [False, True, False, True]
 
 
-# --- Single runs
-
-
-def test_single_runs_group_by_settings_and_data_seed(tmp_path):
-    echo = {"insertion": "after_batching", "factor": 4.0, "shuffle_buffer": 0}
-    write_trial(tmp_path / "a", [0.1, 0.2, 0.3, 0.9])
-    write_trial(tmp_path / "b", [0.1, 0.9], settings=config(echo=echo))
-    write_trial(tmp_path / "c", [0.9], settings=config(echo=echo, seed={"data": 1, "model": 0}))
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "config.json").write_text("{}")
-    loaded, _, table = analyzed([tmp_path / name for name in "abcd"])
-    assert table["label"].tolist() == ["no echoing", "batch echoing, e = 4"]
-    assert table["searches"].tolist() == [1, 2]
-    assert table["ratio_low"].tolist() == [1.0, 0.5]  # search 0 alone has both
-    assert table["ratio_count"].tolist() == [1, 1]
-    assert [path.name for path, _ in loaded.set_aside] == ["d"]
-    write_trial(tmp_path / "e", [0.1], settings=config(seed={"data": 0, "model": 1}))
-    places = load.read(tmp_path).trials[["search", "trial"]].to_numpy().tolist()
-    assert places == [[0, 0], [0, 1], [0, 0], [1, 0]]
-
-
-UNLIKE = {"model": {"depth": 0}, "augmentation": {"pad": 1}, "dataset": {"cache_dir": "/a"}}
-BASE, ECHOED = UNLIKE | {"log_every_steps": 5}, UNLIKE | {"echo": ECHO}
-ONCE, SPACED = ({"dataset": {"spaced_epochs": times}} for times in (1, 2))
-
-
-@pytest.mark.parametrize(
-    ("runs", "labels", "pairs"),
-    [
-        ([BASE, ECHOED], ["no echoing", "before augmentation, e = 2"], 1),
-        ([BASE, ECHOED | {"log_every_steps": 7, "augment_on": "device"}], ["e = 2"], 1),
-        ([BASE | {"dataset": {"test_split": "test"}}, ECHOED], ["e = 2"], 1),
-        ([BASE, ECHOED | {"model": {"depth": 8}}], ["depth = 0", "e = 2, depth = 8"], 0),
-        (
-            [BASE, ECHOED, BASE | {"model": {"depth": 8}}, ECHOED | {"model": {"depth": 8}}],
-            ["depth = 0", "depth = 8", "e = 2, depth = 0", "e = 2, depth = 8"],
-            2,
-        ),
-        ([BASE, *(ECHOED | {"echo": ECHO | {"streams": n}} for n in (1, 4))], ["streams = 4"], 2),
-        ([BASE, ECHOED | {"batch_size": 20}], ["batch 10", "e = 2, batch 20"], 0),
-        (
-            [BASE | {"dataset": {"spaced_epochs": 1}}, BASE | SPACED],
-            ["no echoing", "no echoing, 2 copies an epoch apart"],
-            1,
-        ),
-        ([BASE | {"dataset": {}}, ECHOED], ["e = 2"], 1),  # a record that is older than a field
-    ],
-)
-def test_single_runs_are_compared_with_those_that_differ_in_echoing_alone(
-    tmp_path, runs, labels, pairs
-):
-    for number, changes in enumerate(runs):
-        write_trial(tmp_path / str(number), [0.1, 0.9], settings=config(**changes))
-    loaded, _, table = analyzed(tmp_path)
-    for label in labels:
-        assert [own for own in table["label"] if own.endswith(label)], (label, list(table["label"]))
-    assert len(uncertainty.pairs(loaded.trials, loaded.study)) == pairs
-
-
-def test_single_runs_of_different_targets_or_data_are_refused(tmp_path):
-    loss = {"metric": "loss", "value": 1.0, "mode": "below"}
-    write_trial(tmp_path / "a", [0.1])
-    write_trial(tmp_path / "b", [2.0], target=loss, settings=config(target=loss))
-    for target in (None, 0.5):
-        with pytest.raises(InputError, match=r"accuracy .* loss"):
-            load.read(tmp_path, target)
-    for name, hashed in (("a", "12ab"), ("b", "12ab"), ("c", None), ("d", "34cd")):
-        dataset = {"name": "digits"} | ({"fingerprint": hashed} if hashed else {})
-        write_trial(tmp_path / "data" / name, [0.1], dataset=dataset)
-    assert len(load.read([tmp_path / "data" / name for name in "abc"]).trials) == 3
-    with pytest.raises(InputError, match=r"digits, fingerprint 12ab; digits, fingerprint 34cd"):
-        load.read(tmp_path / "data")
-
-
-def test_runs_of_different_targets_are_compared_at_a_given_one(tmp_path):
-    harder = TARGET | {"value": 0.95}
-    write_trial(tmp_path / "a", [0.1, 0.7, 0.9])
-    settings = config(target=harder, echo=ECHO)
-    write_trial(tmp_path / "b", [0.8, 0.9, 0.96], target=harder, settings=settings)
-    with pytest.raises(InputError, match="--target"):
-        load.read(tmp_path)
-    for target, ratio in ((0.7, 0.5), (0.9, 2 / 3)):
-        table = analyzed([tmp_path / "a", tmp_path / "b"], target)[2]
-        assert table["ratio_low"].tolist() == pytest.approx([1, ratio])
-    # the run that stopped at 0.9 says nothing about 0.95
-    loaded = load.read([tmp_path / "a", tmp_path / "b"], 0.95)
-    assert "1 counted trial ended on reaching" in " ".join(caveats.find(loaded))
-    assert loaded.study.planned_target.value == 0.9  # the easiest
-    assert tables.title(loaded.study).startswith("a, b: fresh examples to reach 95%")
-
-
-def test_a_run_of_a_smaller_budget_might_have_reached_before_the_best_one(tmp_path):
-    for name, values, fresh in (("a", [0.1, 0.1], 200), ("b", [0.1, 0.1, 0.1, 0.9], 400)):
-        write_trial(tmp_path / name, values, settings=config(budget={"fresh_examples": fresh}))
-    loaded, searches, table = analyzed(tmp_path)
+def test_a_trial_that_ended_earlier_might_have_reached_before_the_best_one(tmp_path):
+    values = {("baseline", 0, 0): [0.1, 0.1], ("baseline", 0, 1): [0.1, 0.1, 0.1, 0.9]}
+    root = write_study(tmp_path / "s", [BASELINE], values)
+    loaded, searches, table = analyzed(root)
     ends = [f"{measure}_{end}" for measure in scores.MEASURES[:3] for end in ("low", "high")]
     assert searches[ends].to_numpy().tolist() == [[200, 400, 20, 40, 8.0, 8.0]]
     assert "200 to 400" in tables.conditions(table, loaded.study).iloc[0].tolist()
-
-
-def test_a_run_of_larger_batches_and_the_same_budget_bounds_no_steps(tmp_path):
-    write_trial(tmp_path / "a", [0.1] * 3 + [0.9])
-    write_trial(tmp_path / "b", [0.1] * 10, factor=0.25)  # batches of 40
-    (row,) = analyzed(tmp_path)[1].itertuples()
+    # Of larger batches and the same budget, it bounds no steps.
+    change(root / "baseline" / "0" / "0" / records.RESULT, fresh_examples=1000, step=25)
+    (row,) = analyzed(root)[2].itertuples()
     assert (row.fresh_examples_low, row.steps_low, row.steps_high) == (400, 40, 40)
 
 
-@pytest.mark.parametrize(
-    ("base", "echoed", "pairs"),
-    [
-        ({"learning_rate": 0.1}, {"learning_rate": 0.1}, 1),
-        ({"learning_rate": 0.3}, {"learning_rate": 0.4}, 0),
-        ({"name": "adamw", "beta2": 0.9}, {"name": "nesterov", "beta2": 0.9}, 0),
-        ({"schedule": {"horizon": 500}}, {"schedule": {"horizon": 0}}, 0),
-    ],
-)
-def test_runs_are_paired_only_with_runs_of_the_same_optimizer(tmp_path, base, echoed, pairs):
-    write_trial(tmp_path / "a", [0.9], settings=config(optimizer=base))
-    write_trial(tmp_path / "b", [0.1, 0.9], settings=config(optimizer=echoed, echo=ECHO))
-    loaded = load.read(tmp_path)
-    found = uncertainty.pairs(loaded.trials, loaded.study)
-    assert found["effect_low"].tolist() == [1] * pairs  # in (100, 200] over (0, 100]
-
-
-def test_runs_with_the_same_seeds_in_one_condition_form_no_pairs(tmp_path):
-    for name, seed in (("a", 0), ("b", 1), ("c", 1)):
-        write_trial(tmp_path / name, [0.9], settings=config(seed={"data": 0, "model": seed}))
-        if name != "c":
-            settings = config(seed={"data": 0, "model": seed}, echo=ECHO)
-            write_trial(tmp_path / f"{name}_echoed", [0.1, 0.9], settings=settings)
-    loaded = load.read(tmp_path)
-    assert len(uncertainty.pairs(loaded.trials, loaded.study)) == 1
+def test_trials_with_the_same_seeds_in_one_condition_form_no_pairs(small):
+    loaded = load.read(small)
+    alike = {"model_seed": 0, "optimizer.learning_rate": 0.1, "counted": True}
+    trials = loaded.trials.assign(**alike)
+    assert uncertainty.pairs(trials, loaded.study).empty
+    assert len(uncertainty.pairs(trials[trials["trial"] == 0], loaded.study)) == 2
 
 
 # --- Seconds and caveats
@@ -510,10 +382,12 @@ RESUMED = {"step": 40, "commit": "bbb", "packages": {}, "hardware": CPU, "fields
     ],
 )
 def test_mixed_commits_and_machines_are_caveats(tmp_path, trials, said):
+    values = {("baseline", 0, number): [0.1, 0.9] for number in range(len(trials))}
+    root = write_study(tmp_path / "s", [BASELINE], values)
     for number, origin in enumerate(trials):
         origin = {"commit": "aaa", "hardware": CPU} | origin
-        write_trial(tmp_path / str(number), [0.1, 0.9], **origin)
-    notes = [note for note in caveats.find(load.read(tmp_path)) if "different" in note]
+        change(root / "baseline" / "0" / str(number) / records.CONFIG, **origin)
+    notes = [note for note in caveats.find(load.read(root)) if "different" in note]
     assert [said in note for note in notes] == ([True] if said else [])
 
 

@@ -24,7 +24,6 @@ def setting(name, insertion="none", factor=1.0, buffer=0, **overrides):
 
 BASELINE = setting("baseline")
 BEFORE = setting("before_e2", "before_augmentation", 2.0, 50)
-ECHO = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}  # of a single run
 
 
 def config(**changes):
@@ -163,9 +162,9 @@ def study_of(root, conditions, needed=lambda condition: 4, searches=2, trials=3,
     return write_study(root, conditions, values, searches=searches, trials=trials, **changes)
 
 
-def analyzed(directories, target=None):
+def analyzed(directory, target=None):
     """What was loaded, its searches, and the rows of its conditions."""
-    loaded = load.read(directories, target)
+    loaded = load.read(directory, target)
     searches = scores.search_scores(loaded.trials, loaded.study)
     return loaded, searches, scores.condition_scores(loaded.trials, loaded.study)
 
