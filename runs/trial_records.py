@@ -71,9 +71,10 @@ def read(
     for line, record in enumerate(trial.metrics, start=1):
         if lacking := [name for name in _PLACE_IN_RUN if name not in record]:
             raise Damaged(f"{records.METRICS}, line {line}, has no {lacking[0]}")
-    # a trial whose workers were killed before it began has failed without any other record
-    began = trial.metrics or trial.result.get("status", "failed") != "failed"
-    if began and not trial.config:
+    # A run opens its metrics after its config.json is written. A trial whose workers were killed
+    # before it began has failed without any other record.
+    began = (workdir / records.METRICS).exists()
+    if not trial.config and (began or trial.result.get("status", "failed") != "failed"):
         raise Damaged(f"{records.CONFIG} is missing")
     if place and trial.result and not trial.search:
         raise Damaged(f"{records.HPARAMS} is missing, but {records.RESULT} exists")

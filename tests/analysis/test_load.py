@@ -221,6 +221,16 @@ def test_damage_sets_a_trial_aside_or_changes_nothing(tmp_path_factory, small_fi
     pd.testing.assert_frame_equal(rows, whole.reset_index(drop=True))
 
 
+def test_an_unfinished_trial_without_its_configuration_is_set_aside(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): ([], "unfinished")})
+    trial = root / "baseline" / "0" / "0"
+    assert (trial / records.METRICS).stat().st_size == 0  # as before the first record
+    assert_set_aside(load.read(root), {})
+    (trial / records.CONFIG).unlink()
+    with pytest.raises(InputError, match=records.CONFIG):  # it has no other trial
+        load.read(root)
+
+
 def test_a_damaged_plan_is_refused(small):
     path = small / "study.json"
     content = path.read_bytes()
