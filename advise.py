@@ -57,7 +57,7 @@ from runs import processes, signals
 from runs.progress import write
 from runs.records import nested
 from training import check, optimizer
-from training.experiment import Experiment, make_experiment
+from training.experiment import Experiment, OpenData, make_experiment, open_data
 from training.step import Program
 from training.transfer import Transfer
 
@@ -76,18 +76,18 @@ DEFAULT_BUFFER_BATCHES = 4
 WITHOUT_ECHOING = catalog.BASELINE["baseline"] | {"echo.policy": "fixed", "echo.replay": ""}
 
 
-def advise(config: ConfigDict, seconds: float = 1.0) -> Advice:
+def advise(config: ConfigDict, seconds: float = 1.0, data: OpenData | None = None) -> Advice:
     """Measures the pipeline and the step of `config`, regardless of its echo settings.
 
     Args:
         config: a resolved configuration.
         seconds: how long to measure each stage, approximately.
+        data: the result of `open_data`, if it has been called already.
 
     Raises:
         cli.InputError: a configuration that cannot be run.
     """
-    check.check(config)
-    opened = make_experiment(without_echoing(config))
+    opened = make_experiment(without_echoing(config), data or open_data(config))
     with check.exhaustion_explained(config):
         transfer, step = step_functions(config, opened.program)
         return echo.advise(
@@ -105,9 +105,10 @@ def advise(config: ConfigDict, seconds: float = 1.0) -> Advice:
 
 
 def without_echoing(config: ConfigDict) -> ConfigDict:
-    """A copy in which nothing is echoed, so that the step augments if the devices do."""
+    """A copy in which nothing is echoed, so that the step augments if the devices do, and threads
+    read."""
     config = copy.deepcopy(config)
-    config.update_from_flattened_dict(WITHOUT_ECHOING)
+    config.update_from_flattened_dict(WITHOUT_ECHOING | {"loader.workers": 0})
     return config
 
 
@@ -202,8 +203,12 @@ def main(argv: Sequence[str]) -> int:
     log = logging.getLogger("echo.advice")  # names what is measured, for one call may take minutes
     log.handlers, log.propagate = [logging.StreamHandler()], False
     log.setLevel(logging.INFO)
-    advice = advise(config, arguments.seconds)
-    write("\n\n".join([str(advice), *settings(config, advice), advice.tables]))
+    data = open_data(config)
+    advice = advise(config, arguments.seconds, data)
+    count = build.chosen_workers(config, data[-1])
+    reads = f"{count} worker processes" if count else f"{CORES} threads"
+    flags = [*settings(config, advice), f"Training reads with {reads} (config.loader.workers)."]
+    write("\n\n".join([str(advice), *flags, advice.tables]))
     return cli.OK
 
 

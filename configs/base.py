@@ -154,7 +154,7 @@ FIELDS = [
     Field("upstream.augmented_examples_per_second", 0.0, "limit on augmentation", 0, 1e12),
     # devices and seeds
     Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", 0, 1024),
-    Field("loader.workers", 0, "processes that read, decode, and augment; 0 = threads", 0, 1024),
+    Field("loader.workers", -1, "processes that read and decode; 0: threads; -1: chosen", -1, 1024),
     Field("mesh.data", 0, "devices that share a batch; 0 = all", 0, 2**16),
     Field("mesh.model", 1, "devices that share a layer (sharding=tensor)", 1, 2**16),
     Field("sharding", "replicated", "fsdp: over mesh.data; tensor: mesh.model", choices=SHARDINGS),

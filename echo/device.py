@@ -92,15 +92,14 @@ class DeviceStore:
         self._layout = Layout()  # known after the first item
         self._programs: _Programs | None = None
         self._stored: Any = None  # leaves [rows, *_in_row]
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        # Items of an iterator, which come one at a time, as (leaves, numbers, rows), not sent yet.
+        self._waiting: list[tuple[list[np.ndarray], np.ndarray, np.ndarray]] = []
 
     def emptied(self) -> "DeviceStore":
         """An empty store for the same items, with memory of its own."""
         other = copy.copy(self)
         rows = other._rows = RowAllocator()
-        other.take, other.drop, other._stored = rows.take, rows.drop, None
+        other.take, other.drop, other._stored, other._waiting = rows.take, rows.drop, None, []
         return other
 
     def prepare(self, items: Any) -> None:
@@ -131,8 +130,23 @@ class DeviceStore:
 
     def put(self, fresh: np.ndarray, items: list[Any] | Stacked | Sent, copies: np.ndarray) -> None:
         """Stores items; see `ArrayStore.put`."""
-        sent = items if isinstance(items, Sent) else self.send(fresh, items)
-        rows = self._rows.add(fresh, copies)
+        if not isinstance(items, list):
+            sent = items if isinstance(items, Sent) else self.send(fresh, items)
+            self._place(sent, fresh, self._rows.add(fresh, copies))
+            return
+        leaves = self._layout.stacked(fresh, items)
+        self._waiting.append((leaves, fresh, self._rows.add(fresh, copies)))
+        if len(self._waiting) == self._pieces[0]:
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        leaves, fresh, rows = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        item = self._layout.build([np.concatenate(parts) for parts in zip(*leaves, strict=True)])
+        numbers = np.concatenate(fresh)
+        self._place(self.send(numbers, Stacked(item)), numbers, np.concatenate(rows))
+
+    def _place(self, sent: Sent, fresh: np.ndarray, rows: np.ndarray) -> None:
         first = -sent.start  # item of a piece, counted from `start`
         for piece in sent.pieces:
             size = len(jax.tree.leaves(piece)[0])
@@ -152,6 +166,8 @@ class DeviceStore:
 
     def emit(self, taken: np.ndarray) -> Any:
         """The copies of a batch, as one with stacked leaves [n, ...], or a single item."""
+        if self._waiting:
+            self._send_waiting()
         assert self._programs is not None  # there has been an item
         return self._programs.gather(len(taken))(self._stored, taken.astype(np.int32))
 

@@ -96,9 +96,6 @@ class RowStore:
         self._structure: Structure | None = None
         self._buffers: list[Any] = []  # each [rows, ...]
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def put(self, fresh: np.ndarray, items: Any, copies: np.ndarray) -> None:
         """Stores stacked items; ValueError if their leaves are not like those of the first."""
         self._structure = self._structure or Structure(items.item)

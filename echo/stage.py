@@ -277,9 +277,8 @@ class _EchoIterator(grain.DatasetIterator):
             super().__init__(iterator)
             ahead = options.prefetch_buffer_size if dataset.reads_ahead else 0
             reader = SequentialReader(iterator, ahead)
-        new_store = functools.partial(dataset.host_store, num_items)
-        if on_device is not None:  # an empty one is false
-            new_store = on_device.emptied
+        on_host = functools.partial(dataset.host_store, num_items)
+        new_store = on_device.emptied if on_device else on_host
         self._pass = EchoPass(reader, dataset.new_order(num_items), new_store)
 
     def __next__(self) -> Any:

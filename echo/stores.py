@@ -133,9 +133,6 @@ class ItemStore:
     def __init__(self):
         self._items: dict[int, list] = {}  # fresh item -> [object, copies left]
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     def put(self, fresh: np.ndarray, items: list[Any], copies: np.ndarray) -> None:
         """Stores items; `copies` are left of each, at least 1."""
         for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=True):
@@ -176,9 +173,6 @@ class ArrayStore:
         self._layout = Layout()  # known after the first item
         self._leaves: list[np.ndarray] = []  # each [rows, ...]
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def put(self, fresh: np.ndarray, items: list[Any] | Stacked, copies: np.ndarray) -> None:
         """Stores n items.
 
@@ -215,9 +209,6 @@ class RowAllocator:
         # A hash table: the row of fresh item i is at i modulo the length, a power of two; -1 marks
         # an empty place. Where two pending items would collide, the length doubles.
         self._row_of = np.full(1, -1, np.int32)
-
-    def __len__(self) -> int:
-        return len(self._copies) - len(self._free)
 
     def add(self, fresh: np.ndarray, copies: np.ndarray) -> np.ndarray:
         """The rows to which new items go, int64 [n]; arguments as of `ArrayStore.put`."""

@@ -7,7 +7,6 @@
 the conditions of a study, but for how far they read ahead (`_stream_batches`, `batch_options`).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from ml_collections import ConfigDict
 
 import echo
 from data.host import LENGTHS
-from data.sources import Source
+from data.sources import DatasetInfo, Source
 from data.throttle import StoppableClock
 from pipeline.augment import augmentation_on_entry, host_augmentation
 from pipeline.epoch_repeats import Passes
@@ -41,6 +40,20 @@ from pipeline.workers import Workers
 
 # Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
 _AHEAD_BYTES = 2**29
+
+# Threads deliver what about four cores decode. A process takes seconds to start.
+MIN_CORES, MIN_EXAMPLES = 4, 2**17
+
+
+def chosen_workers(config: ConfigDict, info: DatasetInfo) -> int:
+    """config.loader.workers, or for -1 the number that suits machine and data: a process per core
+    for long runs on photographs, elsewhere threads."""
+    if config.loader.workers >= 0:
+        return config.loader.workers
+    photographs = info.channels is not None and info.image_shape is None
+    long = config.budget.fresh_examples >= MIN_EXAMPLES
+    of_threads = any(config.upstream.values()) or config.dataset.damaged == "skip"
+    return CORES if photographs and long and not of_threads and CORES >= MIN_CORES else 0
 
 
 def build(
@@ -89,9 +102,8 @@ def build(
         examples = examples_of(config, source, workload, stream).computed_by(workers, stream)
         echo_stage = policy.echo_stage(stream)
         if config.echo.placement == "device":
-            sharding = (devices or {}).get(stream)
-            stored = _Stored(config, workload, first, augment, examples.order, sharding)
-            echo_stage = functools.partial(stored.stage, echo_stage)
+            given = config, workload, first, augment, examples.order
+            echo_stage = _on_device(*given, (devices or {}).get(stream), echo_stage)
         parts[stream] = _stream_batches(config, examples, augment, echo_stage, ahead)
     region = "batch" if config.echo.insertion == "none" else "echo"
     batches = ConcatenatedStreams(parts, policy, region)
@@ -194,34 +206,36 @@ def _fresh_index(order: Any, rows: int | None, items: Any) -> np.ndarray:
     return order.locate(items)[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Stored:
-    """An echo stage's items on a device. Compiles for those like the example `first`, so that no
-    training step waits for the compiler."""
+def _on_device(
+    config: ConfigDict,
+    workload: Any,
+    first: Arrays,
+    augment: Stage,
+    order: Any,
+    sharding: Sharding | None,
+    echo_stage: Callable[..., Any],
+) -> Callable[..., Any]:
+    """`echo_stage` with its items on a device. It compiles for those like the example `first`, so
+    that no training step waits for the compiler."""
+    rows, enter = config.batch_size // config.echo.streams, None
+    whole = rows if config.echo.insertion == "after_batching" else None
+    if config.echo.insertion != "before_augmentation":
+        zero = np.zeros(1, np.int64)
+        first = augment(Batch(first, zero, zero, 0)).data
+        if config.augment_on == "device":
+            enter = augmentation_on_entry(workload, config.seed.data)
+    numbered = functools.partial(_fresh_index, order, whole)
+    places = {"sharding": sharding, "enter": enter, "numbered": numbered}
+    placement = functools.partial(echo.DeviceStore, **places)
 
-    config: ConfigDict
-    workload: Any
-    first: Arrays
-    augment: Stage
-    order: Any
-    sharding: Sharding | None
-
-    def stage(self, make: Callable[..., Any], parent: Any, **options: Any) -> grain.IterDataset:
-        config, first, enter = self.config, self.first, None
-        rows = config.batch_size // config.echo.streams
-        whole = rows if config.echo.insertion == "after_batching" else None
-        if config.echo.insertion != "before_augmentation":
-            zero = np.zeros(1, np.int64)
-            first = self.augment(Batch(first, zero, zero, 0)).data
-            if config.augment_on == "device":
-                enter = augmentation_on_entry(self.workload, config.seed.data)
-        numbered = functools.partial(_fresh_index, self.order, whole)
-        places = {"sharding": self.sharding, "enter": enter, "numbered": numbered}
-        stage = make(parent, placement=functools.partial(echo.DeviceStore, **places), **options)
+    def make(parent: Any, **options: Any) -> grain.IterDataset:
+        stage = echo_stage(parent, placement=placement, **options)
         shape = (1, rows) if whole else (1,)
         items = {k: jax.ShapeDtypeStruct((*shape, *x.shape[1:]), x.dtype) for k, x in first.items()}
         stage.device_store(len(parent)).prepare(items)
         return stage
+
+    return make
 
 
 def batch_options(

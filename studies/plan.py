@@ -113,6 +113,7 @@ def make_study(
     Raises:
         ValueError, cli.InputError: what is not allowed.
     """
+    config.loader.workers = max(0, config.loader.workers)  # not chosen: seconds are compared
     checked_integer("trials", trials, 1, MAX_TRIALS)
     checked_integer("searches", searches, 1, MAX_SEARCHES)
     for key, value, allowed in (("score", score, SCORES), ("cadence", cadence, CADENCES)):

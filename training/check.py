@@ -78,8 +78,8 @@ def check_rules(config: ConfigDict) -> None:
     slow_at_nothing = upstream.slow_share > 0 and not paced
     cores = max(2, usable_cores())
     rules = [
-        ("loader.workers", config.loader.workers > cores, f"0 to {cores}, as many as cores"),
-        ("loader.workers", threads, "0 with limits in upstream, or with dataset.damaged=skip"),
+        ("loader.workers", config.loader.workers > cores, f"-1 to {cores}, as many as cores"),
+        ("loader.workers", threads, "0 or -1 with limits in upstream or dataset.damaged=skip"),
         ("echo.policy", auto and not echoes, "'fixed', or an echo.insertion to repeat at"),
         ("echo.factor", auto and factor != 1, "1 with echo.policy=auto, which has echo.max_factor"),
         ("echo.factor", not echoes and factor != 1, missing),

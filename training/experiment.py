@@ -95,11 +95,10 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         from training import auto_policy
 
         policy = auto_policy.of_run(config)
-    if config.loader.workers:
+    if count := build.chosen_workers(config, info):
         from pipeline.workers import Workers
 
-        make = functools.partial(examples_in_worker, config.to_dict())
-        workers = Workers(make, config.loader.workers)
+        workers = Workers(functools.partial(examples_in_worker, config.to_dict()), count)
     stores = config.echo.insertion != "none" and config.echo.placement == "device"
     devices = stream_devices(mesh, held) if stores else None
     enters = config.echo.insertion.startswith("after") and config.augment_on == "device"

@@ -5,6 +5,7 @@ iterator moves only after the save, so a checkpoint is one moment of the whole r
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import math
@@ -20,6 +21,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from pipeline import streams
+from pipeline.build import chosen_workers
 from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch, num_skipped
 from runs import cli, origins, processes, records, resuming, tracking, workdirs
@@ -102,6 +104,8 @@ class Run:
             if experiment is None:
                 data = open_data(config)
                 info = data[-1]
+                self.config = config = copy.deepcopy(config)
+                config.loader.workers = chosen_workers(config, info)
             else:
                 data, info = None, experiment.info
             record = {"config": config.to_dict(), "dataset": info.to_record()}
@@ -109,6 +113,8 @@ class Run:
             place, resumes = (workdir, record, base.MAY_CHANGE_ON_RESUME), False
             self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
             if self.result is None:
+                if count := config.loader.workers:
+                    self.progress.say(f"input: {count} worker processes (config.loader.workers)")
                 self.experiment = experiment or make_experiment(config, data)
                 lock = None if locked else opened
                 enter = functools.partial(workdirs.enter, *place, lock=lock)

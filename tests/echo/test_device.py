@@ -58,15 +58,28 @@ def test_items_are_sent_once_by_the_threads_that_read_them(monkeypatch):
     parent, _ = parent_of("stacked", 3000)
     options = {"factor": 4, "shuffle_buffer": 100, "batch_size": 32, "annotate": True}
     iterator = iter(EchoIterDataset(parent, **options, placement="device"))
-    store, admitted = iterator._pass.store, []
+    assert iterator._pass.store.num_rows < 140
+    admitted = []
     for _ in range(300):
         admitted.append(next(iterator).fresh)
-        assert len(store) <= store.num_rows < 140
     iterator.close()
     assert np.diff(admitted).tolist() == [8] * 299  # although they are read in chunks
     others = sorted(sent)[1:]  # the first one is read by the caller
     assert [number for number, _ in others[: admitted[-1]]] == list(range(1, admitted[-1] + 1))
     assert {name for _, name in others if "echo-read" not in name} == set()
+
+
+def test_items_of_an_iterator_are_sent_together(monkeypatch):
+    sizes, send = [], DeviceStore.send
+
+    def noting(self, fresh, items):
+        sizes.append(len(fresh))
+        return send(self, fresh, items)
+
+    monkeypatch.setattr(DeviceStore, "send", noting)
+    parent, _ = parent_of("reusing", 500)
+    assert_same_outputs(parent, factor=2, shuffle_buffer=100, batch_size=64)
+    assert sizes == [64, (100 + 64) // 2 - 64, *[32] * 13, 2]  # the buffer's, those of each batch
 
 
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto])

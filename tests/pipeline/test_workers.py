@@ -1,5 +1,6 @@
 """Worker processes give the examples that this process would, and end with it."""
 
+import dataclasses
 import os
 import pathlib
 import random
@@ -11,8 +12,8 @@ import time
 import numpy as np
 import pytest
 
-from data.sources import RecordError
-from pipeline import workers
+from data.sources import DatasetInfo, RecordError
+from pipeline import build, workers
 from runs import cli
 from training.experiment import make_experiment
 
@@ -123,6 +124,27 @@ def alive(pid: int) -> bool:
         return False
     stat = pathlib.Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_workers_are_chosen_for_long_runs_on_photographs_with_many_cores(monkeypatch):
+    photographs = DatasetInfo("x", "1", "", num_classes=2, channels=3)
+    small, text = (
+        dataclasses.replace(photographs, **own)
+        for own in ({"image_shape": (32, 32, 3)}, {"channels": None, "vocabulary_size": 100})
+    )
+
+    def chosen(cores, info=photographs, **fields):
+        monkeypatch.setattr(build, "CORES", cores)
+        flags = [f"--config.{k.replace('__', '.')}={value}" for k, value in fields.items()]
+        return build.chosen_workers(cli.load_config("configs/imagenet.py", flags)[0], info)
+
+    many = build.MIN_CORES
+    assert [chosen(cores) for cores in (1, many - 1, many, 16)] == [0, 0, many, 16]
+    assert [chosen(16, info) for info in (small, text)] == [0, 0]
+    least = build.MIN_EXAMPLES
+    assert [chosen(16, budget__fresh_examples=n) for n in (least - 1, least)] == [0, 16]
+    assert chosen(16, upstream__examples_per_second=10) == chosen(16, dataset__damaged="skip") == 0
+    assert [chosen(1, small, loader__workers=n) for n in (0, 2)] == [0, 2]
 
 
 @pytest.mark.parametrize(
