@@ -151,7 +151,7 @@ class EchoPass:
                 and this pass remains at its position; or the parent has too few items or refuses
                 its state, and this pass has to be given another one.
         """
-        check_fields(state, self.get_state())
+        check_fields(state, (*self.order.get_state(), *self.reader.fields))
         self.order = self.order.at(state, self.reader.length(state))
         self._batches, self.store = iter(()), self._new_store()
         try:

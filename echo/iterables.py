@@ -18,8 +18,6 @@ from echo.stores import ItemStore
 
 T = TypeVar("T")
 
-_STATE_FIELDS = ("epoch", "position", "schedule", "num_items", "next_index", "parent")
-
 
 def echo_iterable(
     iterable: Iterable[T],
@@ -132,7 +130,8 @@ class EchoIterable(Iterable[T]):
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
                 items than were read, or has been read from here and cannot start again.
         """
-        check_fields(state, (*_STATE_FIELDS, *(["rows"] if self._rebatch else [])))
+        reader = RowReader if self._rebatch else SequentialReader
+        check_fields(state, ("epoch", "position", "schedule", *reader.fields))
         position = dict(state)
         epoch = checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION)
         self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
@@ -254,6 +253,8 @@ class Source:
 
     def get_state(self) -> dict[str, Any] | None:
         parent, state = self._parent, None
+        if parent.has_state:  # otherwise later: iter() may draw a permutation
+            self.open()
         # A generator runs from the first `next` on. Until then its iterable has an old state.
         if parent.has_state and (self._read or not inspect.isgenerator(self._iterator)):
             try:
@@ -293,5 +294,3 @@ class Source:
     def _start(self) -> None:
         self._iterator: Any = None
         self._read = False
-        if self._parent.has_state:  # otherwise later: iter() may draw a permutation
-            self.open()

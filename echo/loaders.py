@@ -122,7 +122,7 @@ class AutoIterable(Iterable[T]):
         Raises:
             ValueError: the state is of other settings, or the loader cannot return to it.
         """
-        check_fields(state, self.state_dict())
+        check_fields(state, ("fresh_examples", "emitted", "epoch", "buffer", "position"))
         epoch = checked_integer("epoch", state["epoch"], 0, MAX_POSITION)
         one = self._begin(epoch)
         one.restore(state)

@@ -57,6 +57,8 @@ class RandomAccessReader:
             then it is None.
     """
 
+    fields = ()  # of its state
+
     def __init__(
         self,
         parent: "grain.MapDataset",

@@ -20,6 +20,8 @@ class RowReader:
         rows: rows of a batch, known after the first; only the last may have fewer.
     """
 
+    fields = (*SequentialReader.fields, "rows")
+
     def __init__(self, batches: SequentialReader):
         self._batches = batches
         self.close = batches.close

@@ -25,6 +25,9 @@ class SequentialReader:
 
     The interface is that of `echo.readers.RandomAccessReader`.
 
+    Attributes:
+        fields: those of its state.
+
     Args:
         iterator: has `get_state` and `set_state`, as those of Grain. The state may be None, after
             the start, where `set_state` could not return to.
@@ -32,6 +35,8 @@ class SequentialReader:
             largest so far; it copies them, since the parent may reuse their memory. 0 reads an item
             when the stage asks for it, in a time without limit.
     """
+
+    fields = ("num_items", "next_index", "parent")
 
     def __init__(self, iterator: Any, read_ahead: int = 0):
         self._iterator = iterator
@@ -41,8 +46,8 @@ class SequentialReader:
         self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
         self.next_index = 0
         self.num_items: int | None = None
-        # (next index, parent's state), oldest first
-        self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
+        # (next index, parent's state), oldest first; none until the parent has to be opened
+        self._snapshots: collections.deque[tuple[int, Any]] = collections.deque()
         self._num_taken = 0  # from the iterator
         self._ended = False  # or failed
 
@@ -50,6 +55,7 @@ class SequentialReader:
         """The next item, in a list; none at the end, and None if it is not ready in time."""
         if self.num_items is not None:
             return _NOTHING, []
+        self._begin()
         items = self._take() if not self._max_ahead else self._taken_ahead(seconds)
         if items is None:
             return None
@@ -59,6 +65,7 @@ class SequentialReader:
         return np.arange(self.next_index - len(items), self.next_index), items
 
     def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
+        self._begin()
         first = oldest()
         while len(self._snapshots) > 1 and self._snapshots[1][0] <= first:
             self._snapshots.popleft()
@@ -89,6 +96,11 @@ class SequentialReader:
             if number in still_pending:
                 yield np.asarray([number]), items
         self.next_index, self.num_items = stop, self.length(state)
+
+    def _begin(self) -> None:
+        """Takes the first snapshot, before a thread reads."""
+        if not self._snapshots:
+            self._snapshots.append((0, copy.deepcopy(self._iterator.get_state())))
 
     def close(self, wait: bool = False) -> None:
         """Ends the thread, when it has read what it is reading; returns then if `wait`."""

@@ -82,6 +82,22 @@ def test_each_example_comes_and_a_state_continues(n, max_factor, pauses, buffer,
     assert (after.fresh_examples, after.emitted) == (len(copies), copies.total())
 
 
+@pytest.mark.parametrize("echoed", [echo.auto, lambda loader: echo.echo_iterable(loader, 2)])
+def test_a_state_is_restored_by_one_pass_over_the_loader(echoed):
+    passes = []
+
+    class Counted(StatefulLoader):
+        def __iter__(self):
+            passes.append(self.done)
+            return super().__iter__()
+
+    state = echoed(StatefulLoader(4)).state_dict()
+    after = echoed(Counted(4))
+    after.load_state_dict(state)
+    assert len(examples(list(after))) >= 4
+    assert passes == [0]
+
+
 def test_a_loader_that_keeps_up_is_passed_on():
     assert examples(list(echo.auto(Loader(6), max_factor=1))) == [
         list(range(i * ROWS, (i + 1) * ROWS)) for i in range(6)
