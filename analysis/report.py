@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import caveats, figures, scores, tables, uncertainty
+from analysis import caveats, costs, figures, scores, tables, uncertainty
 from analysis.figures import style
 from analysis.load import LoadedStudy
 from runs import records
@@ -94,6 +94,14 @@ def _page(
         tables.markdown(tables.trials(conditions, study)),
         "Censored trials count but did not reach the target; diverged trials do not count.",
     ]
+    if len(used := costs.table(loaded)):
+        parts += [
+            "## What it used",
+            tables.markdown(used),
+            "Of the best trial of each search, up to the target: bytes of the records read, CPU "
+            "seconds of the process, and seconds of training; medians, and ratios to the baseline "
+            "with their range.",
+        ]
     if len(effects):
         parts += [
             "## Matched seeds",

@@ -151,6 +151,7 @@ FIELDS = [
     Field("upstream.stall_every_seconds", 0.0, "between stalls; 0 = no stalls", 0, 1e6),
     Field("upstream.stall_seconds", 0.0, "length of a stall, when nothing arrives", 0, 1e6),
     Field("upstream.slow_share", 0.0, "of examples that take 10 times as long to read", 0, 1),
+    Field("upstream.cached_share", 0.0, "of examples that a local cache keeps once read", 0, 1),
     Field("upstream.augmented_examples_per_second", 0.0, "limit on augmentation", 0, 1e12),
     # devices and seeds
     Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", 0, 1024),

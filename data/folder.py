@@ -28,6 +28,7 @@ from data.sources import DatasetInfo, SourceError, fingerprint
 from data.storage import Tree, encoded
 
 _HASHED = 16  # images whose content is a part of the fingerprint
+_SIZED = 10_000  # images whose size is looked up, for the mean
 
 # Of a .gif, the first frame counts.
 SUFFIXES = (
@@ -114,9 +115,12 @@ def _records(
             for name, image in zip(chosen, tree.read(chosen), strict=True)
         ]
 
+    order = shuffled_order(len(names))
+    sample = [names[row] for row in order[:_SIZED]]
     return Records(
-        order=shuffled_order(len(names)),
+        order=order,
         read=read,
         place=lambda row: tree.path(names[row]),
         key=lambda row: encoded(names[row]),
+        record_bytes=lambda: tree.num_bytes(sample) / len(sample),
     )

@@ -94,12 +94,14 @@ class _Table:
         rows: a datasets.Dataset that gives Arrow's tables.
         columns: the name of the column of each field.
         classes: the names of the classes; none if they have no names.
+        record_bytes: the size of its files, over its rows.
     """
 
     shown: str
     rows: Any
     columns: dict[str, str]
     classes: tuple[str, ...]
+    record_bytes: float
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         records = []
@@ -120,7 +122,8 @@ class _Table:
     def records(self) -> Records:
         number = len(self.rows)
         order = range(number) if "text" in self.columns else shuffled_order(number)
-        return Records(order, self.read, lambda row: f"{self.shown}, row {row}")
+        place, size = (lambda row: f"{self.shown}, row {row}"), lambda: self.record_bytes
+        return Records(order, self.read, place, record_bytes=size)
 
     def labels(self) -> set[int]:
         """The labels that occur; a test split may have none, as null or -1.
@@ -180,7 +183,8 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
                 columns=chosen,
                 features=datasets.Features.from_arrow_schema(common),
             )
-    return _Table(shown, rows.with_format("arrow"), columns, classes)
+    size = sum(path.stat().st_size for path in paths) / max(1, len(rows))
+    return _Table(shown, rows.with_format("arrow"), columns, classes, size)
 
 
 def _described(schema: pa.Schema) -> dict[str | None, Any]:

@@ -101,6 +101,7 @@ def _records(
         ],
         place=lambda row: f"{shown}, row {row}",
         key=lambda row: images_NxHxWxC[row].tobytes(),
+        record_bytes=lambda: (images_NxHxWxC.nbytes + labels_N.nbytes) / n,
     )
 
 

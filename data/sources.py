@@ -75,6 +75,16 @@ class Source(abc.ABC):
         return f"record {index}"
 
     @property
+    def record_bytes(self) -> float | None:
+        """Bytes to read for a record, on average; None if that is not known."""
+        return None
+
+    def bytes_read(self, fresh_examples: int) -> int | None:
+        """Bytes to read for so many fresh examples; None if that is not known."""
+        size = self.record_bytes
+        return None if size is None else round(fresh_examples * size)
+
+    @property
     def damaged(self) -> set[int]:
         """The records that were found damaged and skipped so far, with dataset.damaged=skip."""
         return vars(self).setdefault("_damaged", set())
@@ -93,6 +103,11 @@ class ArraySource(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         return [{name: column[i] for name, column in self._columns.items()} for i in indices]
+
+    @property
+    def record_bytes(self) -> float:
+        columns = self._columns.values()
+        return sum(sum(map(len, c)) if c.dtype.hasobject else c.nbytes for c in columns) / len(self)
 
 
 @dataclasses.dataclass(frozen=True)

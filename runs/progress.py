@@ -36,15 +36,29 @@ class Clock:
         waited: seconds of training time spent waiting for input.
     """
 
-    def __init__(self, train: float = 0.0, wall: float = 0.0, waited: float = 0.0):
+    def __init__(
+        self, train: float = 0.0, wall: float = 0.0, waited: float = 0.0, cores: float = 0.0
+    ):
         now = time.perf_counter()
-        self.waited, self._trained, self._paused = waited, train, 0
-        self._training_since, self._began = now, now - wall
+        self.waited, self._paused, self._began = waited, 0, now - wall
+        self._trained, self._since = (train, cores), (now, time.process_time())
 
     @property
     def train(self) -> float:
         """Seconds of training."""
-        return self._trained + (not self._paused) * (time.perf_counter() - self._training_since)
+        return self._readings()[0]
+
+    @property
+    def cores(self) -> float:
+        """CPU seconds of this process during training."""
+        return self._readings()[1]
+
+    def _readings(self) -> tuple[float, float]:
+        if self._paused:
+            return self._trained
+        (train, cores), (since, cores_since) = self._trained, self._since
+        now = time.perf_counter() - since, time.process_time() - cores_since
+        return train + now[0], cores + now[1]
 
     @property
     def wall(self) -> float:
@@ -59,13 +73,13 @@ class Clock:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Excludes the context from the training time."""
-        self._trained = self.train
+        self._trained = self._readings()
         self._paused += 1
         try:
             yield
         finally:
             self._paused -= 1
-            self._training_since = time.perf_counter()
+            self._since = time.perf_counter(), time.process_time()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -78,7 +92,8 @@ class Clock:
 
     def readings(self) -> dict[str, float]:
         """Arguments for a Clock that continues from here."""
-        return {"train": self.train, "wall": self.wall, "waited": self.waited}
+        train, cores = self._readings()
+        return {"train": train, "wall": self.wall, "waited": self.waited, "cores": cores}
 
 
 class TimeLeft:

@@ -83,6 +83,9 @@ def check_target_value(name: str, target: Target) -> None:
         )
 
 
+# What a run has used: CPU seconds while it trained, and bytes of the records read.
+USED = ("core_seconds", "bytes_read")
+
 # Counts of examples that were damaged, with dataset.damaged=skip.
 SKIPPED = ("skipped_examples", "skipped_validation_examples")
 
@@ -100,7 +103,7 @@ def run_result(
         status: one of STATUSES.
         target: the goal of the run.
         position: `step`, `fresh_examples`, `train_seconds`, `wall_seconds`, and
-            `input_wait_fraction` at the end, None where unknown; perhaps SKIPPED.
+            `input_wait_fraction` at the end, None where unknown; perhaps USED and SKIPPED.
         best: the best validation value, {metric, value, fresh_examples}; None if there is none.
         error: why the run diverged or failed.
     """
@@ -115,6 +118,7 @@ def run_result(
         "seconds_to_target": reached.get("train_seconds"),
         "best": best or none,
         **{name: position[name] for name in at},
+        **{name: position.get(name) for name in USED},
         **{name: position[name] for name in SKIPPED if name in position},
         **({"error": redacted(error)} if error else {}),
     }

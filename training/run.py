@@ -352,7 +352,10 @@ class Run:
         with self.clock.paused():
             self._running.close()
         target, best = self.experiment.target, self.counters.best
-        result = records.run_result(status, target, self._position(), best, error)
+        read = self.experiment.source.bytes_read(self.counters.fresh_examples)
+        used = round(self.clock.cores, 6), read
+        position = self._position() | dict(zip(records.USED, used, strict=True))
+        result = records.run_result(status, target, position, best, error)
         result = self.recorder.write_result(result)
         self.close()
         self.result = result

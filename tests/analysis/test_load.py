@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import caveats, figures, load, report, scores, tables, uncertainty
+from analysis import bounds, caveats, costs, figures, load, report, scores, tables, uncertainty
 from runs import records
 from runs.cli import InputError
 from tests.helpers.written_studies import (
@@ -409,6 +409,26 @@ def test_caveats_list_a_dozen_searches_and_count_the_others(tmp_path):
 
 
 # --- The report
+
+
+def test_costs_are_those_of_the_best_trial_up_to_the_target(small):
+    rows = costs.table(load.read(small)).set_index("condition")
+    loaded = load.read(small)
+    searches = scores.search_scores(loaded.trials, loaded.study).set_index(["label", "search"])
+    table = scores.condition_scores(loaded.trials, loaded.study).set_index("label")
+    for label, row in rows.iterrows():
+        low, high = (table.loc[label, f"fresh_examples_{end}"] / 1000 for end in ("low", "high"))
+        assert row["MB read"] == bounds.text(low, high, lambda value: f"{value:,.3g}")
+        assert label == "no echoing" or row["MB read: ratio"].startswith(
+            tables.effect_text(table.loc[label], "ratio").partition(" ")[0]
+        )
+    assert len(searches) == 2 * len(rows)
+
+
+def test_published_records_and_those_without_bytes_have_no_costs(small):
+    for result in small.glob("*/*/*/result.json"):
+        change(result, bytes_read=None)
+    assert costs.table(load.read(small)).empty
 
 
 @pytest.mark.usefixtures("coarse_figures")

@@ -45,6 +45,7 @@ def test_images_in_a_bucket_give_the_same_run(upload, tmp_path):
     remote, same = splits.open_source(f"folder:{url}", "train")
     assert everything(remote) == everything(local)
     assert same.fingerprint == info.fingerprint
+    assert remote.bytes_read(len(remote)) == local.bytes_read(len(local)) > 0
     fields = {"batch_size": 16, "budget__fresh_examples": 64, "dataset__test_split": ""}
     train.train(mini(dataset__name=f"folder:{here}", **fields), tmp_path / "local")
     train.train(

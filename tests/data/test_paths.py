@@ -65,6 +65,7 @@ def test_each_kind_gives_every_image_with_its_label_and_what_a_model_must_know(
 ):
     name = write(kind)
     train_split, info = splits.open_source(name, "train", str(tmp_path))
+    everything = train_split.__getitems__(range(60))
     held_out, same = splits.open_source(name, "validation", str(tmp_path))
     assert sorted(content(train_split)) == sorted(wanted(NUMBERS["train"]))
     assert sorted(content(held_out)) == sorted(wanted(NUMBERS["val"]))
@@ -80,6 +81,12 @@ def test_each_kind_gives_every_image_with_its_label_and_what_a_model_must_know(
     assert shuffled == [content([train_split[number]])[0] for number in order]
     with pytest.raises(IndexError):
         train_split[60]
+    size = {
+        "folder": sum(len(record["image"]) for record in everything),
+        "npz": 60 * (8 * 8 + np.dtype(int).itemsize),
+        "hf": sum(path.stat().st_size for path in tmp_path.glob("pictures/train*")),
+    }[kind]
+    assert train_split.bytes_read(120) == 2 * size
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -79,6 +79,17 @@ def test_a_slow_example_takes_ten_times_as_long_whenever_it_is_read(limits, seco
     )
 
 
+def test_a_cache_keeps_its_share_from_the_first_epoch_on():
+    clock, images = Clock(), sources.ArraySource(x=np.zeros((8, 6), np.uint8))
+    source = SlowSource(images, clock.line(examples_per_second=10.0, cached_share=0.25))
+    for passing in (8, 6, 6):
+        start = clock.now
+        assert len(source.__getitems__(range(8))) == 8
+        assert clock.now - start == pytest.approx(passing / 10, abs=0.021)
+    # after the first epoch, three quarters
+    assert [source.bytes_read(n) for n in (0, 4, 8, 16, 20)] == [0, 24, 48, 84, 102]
+
+
 def test_unused_time_is_not_saved_up():
     clock = Clock()
     line = clock.line(examples_per_second=10.0)

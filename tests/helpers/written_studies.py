@@ -85,6 +85,7 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
     status = status or ("exhausted" if score is None else "reached")
     best = {"metric": goal.metric, "value": best[0], "fresh_examples": best[1]}
     position = at | {"wall_seconds": 1.0, "input_wait_fraction": 0.0}
+    position |= {"core_seconds": 2 * at["train_seconds"], "bytes_read": 1000 * at["fresh_examples"]}
     result = records.run_result(status, goal, position, best, None)
     names = {"fresh_examples": "fresh_examples", "steps": "step", "seconds": "train_seconds"}
     result |= {f"{name}_to_target": score and score[key] for name, key in names.items()}

@@ -182,7 +182,8 @@ def test_a_target_says_on_which_side_the_goal_lies(mode, reached, better):
 def test_a_clock_excludes_pauses_and_continues_from_its_readings(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("runs.progress.time.perf_counter", lambda: now[0])
-    clock = Clock(train=10.0, wall=20.0, waited=1.0)
+    monkeypatch.setattr("runs.progress.time.process_time", lambda: 2 * now[0])
+    clock = Clock(train=10.0, wall=20.0, waited=1.0, cores=5.0)
     with clock.paused():
         now[0] += 1.0
         with clock.paused():
@@ -196,7 +197,8 @@ def test_a_clock_excludes_pauses_and_continues_from_its_readings(monkeypatch):
     assert (clock.train, clock.wall, clock.waited) == (34.0, 51.0, 17.0)
     assert clock.input_wait_fraction == 17.0 / 34.0
     resumed = Clock(**clock.readings())
-    assert resumed.readings() == clock.readings() == {"train": 34.0, "wall": 51.0, "waited": 17.0}
+    readings = {"train": 34.0, "wall": 51.0, "waited": 17.0, "cores": 53.0}
+    assert resumed.readings() == clock.readings() == readings
 
 
 @pytest.mark.parametrize(
