@@ -44,12 +44,8 @@ from training import step as steps
 from workloads import language
 
 CONFIGS = {
-    "cifar10": cifar10,
-    "imagenet": imagenet,
-    "vit": vit,
-    "lm1b": lm1b,
-    "common_crawl": common_crawl,
-    "coco": coco,
+    **{"cifar10": cifar10, "imagenet": imagenet, "vit": vit, "coco": coco},
+    **{"lm1b": lm1b, "common_crawl": common_crawl},
 }
 
 # Properties of the data sets, which are not opened: (full size, mini).
@@ -59,19 +55,10 @@ SMALL_IMAGES = {"full": (32, 32, 3), "mini": (8, 8, 1)}
 # Peak dense bfloat16 FLOP/s by the start of jax.Device.device_kind, from the vendors' data sheets.
 # A TPU v2 or v3 "device" is a core, half a chip.
 PEAKS = {
-    "NVIDIA B200": 2250e12,
-    "NVIDIA H200": 989e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA L40S": 362e12,
-    "NVIDIA L4": 121e12,
-    "TPU v2": 22.5e12,
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
+    **{"NVIDIA B200": 2250e12, "NVIDIA H200": 989e12, "NVIDIA H100 PCIe": 756e12},
+    **{"NVIDIA H100": 989e12, "NVIDIA A100": 312e12, "NVIDIA L40S": 362e12, "NVIDIA L4": 121e12},
+    **{"TPU v2": 22.5e12, "TPU v3": 61.5e12, "TPU v4": 275e12, "TPU v5 lite": 197e12},
+    **{"TPU v5": 459e12, "TPU v6 lite": 918e12},
 }
 
 
@@ -180,14 +167,127 @@ def model_flops(task: steps.Task, arguments: Any) -> float:
     return analysis["flops"]
 
 
+# --- PyTorch
+
+
 def torch_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side | None:
     """The PyTorch step; None if PyTorch is not installed or has no such network here."""
     only_ours = config.workload == "coco" or config.model.name == "vit"
     if only_ours or not importlib.util.find_spec("torch"):
         return None
-    from benchmarks import step_torch
+    import torch  # pyright: ignore[reportMissingImports]
 
-    return Side(*step_torch.prepare(config, info, batch))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.benchmark = True  # all shapes are constant; XLA tunes convolutions, too
+    torch.manual_seed(0)
+    network, is_text = _torch_network(config, info).to(device), bool(config.dataset.text)
+    if not is_text:
+        network = network.to(memory_format=torch.channels_last)
+    run = torch.compile(network) if device.type == "cuda" else network
+    arrays = {name: torch.from_numpy(array).to(device) for name, array in batch.items()}
+    decay = config.optimizer.weight_decay
+    options = {"lr": 1e-3, "momentum": 0.9, "nesterov": True, "weight_decay": decay}
+    sgd = torch.optim.SGD(network.parameters(), **options)
+    mixed = torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16")
+
+    def step():
+        sgd.zero_grad(set_to_none=True)
+        with mixed:
+            if is_text:
+                tokens_BxT = arrays["tokens"].long()
+                outputs, labels = run(tokens_BxT[:, :-1]).flatten(0, 1), tokens_BxT[:, 1:].flatten()
+            else:
+                images_BxCxHxW = arrays["image"].permute(0, 3, 1, 2)  # a view, channels last
+                outputs, labels = run((images_BxCxHxW.float() - 127.5) / 64), arrays["label"].long()
+            loss = torch.nn.functional.cross_entropy(outputs, labels)
+        loss.backward()
+        sgd.step()
+
+    if device.type != "cuda":
+        return Side(step, lambda: None, None)
+    for _ in range(2):  # the first compiles, and tries algorithms, whose memory does not count
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+    return Side(step, torch.cuda.synchronize, torch.cuda.max_memory_allocated() / 1e9)
+
+
+def _torch_network(config: ConfigDict, info: Any) -> Any:
+    """A ResNet, or a Transformer that shares its embedding with the output, of equal sizes."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch import nn  # pyright: ignore[reportMissingImports]
+
+    class Sum(nn.Module):
+        def __init__(self, first, second):
+            super().__init__()
+            self.parts = nn.ModuleList([first, second])
+
+        def forward(self, x):
+            return self.parts[0](x) + self.parts[1](x)
+
+    class Attention(nn.Module):
+        def __init__(self, dim, heads):
+            super().__init__()
+            self.heads, self.out = heads, nn.Linear(dim, dim, bias=False)
+            self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+
+        def forward(self, x_BxLxD):
+            qkv = self.qkv(x_BxLxD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            y_BxNxLxH = nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
+            return self.out(y_BxNxLxH.transpose(1, 2).flatten(2))
+
+    class Transformer(nn.Module):
+        def __init__(self, vocabulary_size, length, sizes):
+            super().__init__()
+            dim, mlp = sizes.dim, sizes.mlp_dim
+            self.embed = nn.Embedding(vocabulary_size, dim)
+            nn.init.normal_(self.embed.weight, std=dim**-0.5)
+            self.register_buffer("positions_LxD", torch.randn(length, dim))
+            layers = []
+            for _ in range(sizes.layers):
+                mlps = nn.Linear(dim, mlp), nn.ReLU(), nn.Linear(mlp, dim)
+                for part in ([Attention(dim, sizes.heads)], mlps):
+                    normed = nn.Sequential(nn.LayerNorm(dim), *part)
+                    layers.append(Sum(nn.Identity(), normed))
+            self.layers = nn.Sequential(*layers, nn.LayerNorm(dim))
+
+        def forward(self, tokens_BxL):
+            x_BxLxD = self.embed(tokens_BxL) * self.embed.embedding_dim**0.5 + self.positions_LxD
+            return nn.functional.linear(self.layers(x_BxLxD), self.embed.weight)
+
+    def conv_norm(inputs, outputs, kernel=3, stride=1):
+        conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm2d(outputs))
+
+    model, small = config.model, config.workload == "cifar10"
+    if config.dataset.text:
+        return Transformer(info.vocabulary_size, config.dataset.sequence_length, model)
+    plain, stem = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}, not small and model.stem
+    kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
+    channels = info.image_shape[-1] if small else info.channels
+    layers = [conv_norm(channels, model.width, kernel, stride), nn.ReLU()]
+    layers += [nn.MaxPool2d(3, 2, 1)] * (stem == "imagenet")
+    inputs, outputs = model.width, 0
+    for stage, blocks in enumerate(((model.depth - 2) // 6,) * 3 if small else plain[model.depth]):
+        width = model.width * 2**stage
+        for number in range(blocks):
+            stride = 2 if stage and number == 0 else 1
+            if not small and model.depth == 50:  # the stride is in the 3x3 convolution
+                outputs = 4 * width
+                sizes = [(inputs, width, 1), (width, width, 3, stride), (width, outputs, 1)]
+            else:
+                outputs = width
+                sizes = [(inputs, width, 3, stride), (width, width)]
+            body = [part for size in sizes for part in (conv_norm(*size), nn.ReLU())][:-1]
+            same = stride == 1 and inputs == outputs
+            shortcut = nn.Identity() if same else conv_norm(inputs, outputs, 1, stride)
+            layers += [Sum(nn.Sequential(*body), shortcut), nn.ReLU()]
+            inputs = outputs
+    head = nn.Linear(inputs, info.num_classes)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+
+
+# --- measuring, and the table
 
 
 def measure(side: Side, items: int, seconds: float) -> Callable[[], float]:
@@ -218,8 +318,6 @@ def peak_flops(kind: str) -> float | None:
     prefixes = [name for name in PEAKS if kind.startswith(name)]
     return PEAKS[max(prefixes, key=len)] if prefixes else None
 
-
-# --- the table
 
 HEADER = ("workload", "JAX, per second", "PyTorch", "JAX / PyTorch", "ms per step", "GB")
 HEADER += ("GB, PyTorch", "model TFLOP/s", "of the peak")
