@@ -158,10 +158,8 @@ def difference(actual: Any, expected: Any, path: str = "") -> str:
 def _fork(act: Callable[[], Any], output: pathlib.Path) -> int:
     """Calls `act` in a new process group that writes to `output`; returns its process number. The
     process exits with the code that `act` returns."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
+    _flush()
+    if pid := os.fork():
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # here too, since the caller may signal the group at once
         return pid
@@ -182,9 +180,13 @@ def _fork(act: Callable[[], Any], output: pathlib.Path) -> int:
         traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
         os._exit(code)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def _wait(pid: int, until: Callable[[], bool] | None = None) -> int | None:
@@ -229,8 +231,7 @@ def _values(produce: Callable[[], Iterable[Any]], scratch: pathlib.Path) -> tupl
 
 def _called(main: Callable, argv: Sequence[str], output: pathlib.Path) -> tuple[int, str]:
     """The exit code and the output of a command that this process runs."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     streams = {number: os.dup(number) for number in (1, 2)}
     with output.open("wb") as file:
         for number in streams:
@@ -244,8 +245,7 @@ def _called(main: Callable, argv: Sequence[str], output: pathlib.Path) -> tuple[
             traceback.print_exc()
             code = 1
         gc.collect()  # finalizers may print
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         for number, saved in streams.items():
             os.dup2(saved, number)
             os.close(saved)
@@ -313,19 +313,13 @@ def _scenario(rng: random.Random) -> tuple[str, bool, list[str]]:
     if kind == "none":
         return "train.py, none", False, ["--config.echo.insertion=none"]
     insertion, place = rng.choice(_ECHOED), rng.choice(("host", "device"))
-    buffer = rng.choice(
-        (0, 3 if insertion == "after_batching" else 50) if kind == "fixed" else (50,)
-    )
-    if kind == "auto" and insertion == "after_batching":
-        buffer = 3
+    largest = 3 if insertion == "after_batching" else 50
+    buffer = rng.choice((0, largest) if kind == "fixed" else (largest,))
     flags = [f"--config.echo.insertion={insertion}", f"--config.echo.shuffle_buffer={buffer}"]
     flags += [f"--config.echo.placement={place}", f"--config.augment_on={place}"]
     slow = ["--config.echo.policy=auto", "--config.upstream.examples_per_second=400"]
-    return (
-        f"train.py, {kind}",
-        False,
-        flags + (["--config.echo.factor=2.5"] if kind == "fixed" else slow),
-    )
+    flags += ["--config.echo.factor=2.5"] if kind == "fixed" else slow
+    return f"train.py, {kind}", False, flags
 
 
 def kills(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[int, Case]]:
@@ -364,7 +358,10 @@ def kills(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[in
             replay = f"--config.echo.replay={scratch / 'killed' / records.DECISIONS}"
             again = command("whole", *([replay] if "auto" in group else []))
             if not why:
-                whole, _ = _values(lambda a=again, r=read: _after(a, r, scratch / "whole"), scratch)
+                # nothing if the command fails
+                whole, _ = _values(
+                    lambda a=again, r=read: [] if a() else [r(scratch / "whole")], scratch
+                )
                 said = (scratch / "process.txt").read_text(errors="replace")
                 killed, _ = _values(lambda r=read: [r(scratch / "killed")], scratch)
                 why = difference(killed[0], whole[0]) if whole and killed else said[-500:]
@@ -374,16 +371,8 @@ def kills(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[in
         if re.search("^Traceback", text, re.MULTILINE):
             outcome, why = "traceback", text[-2000:]
         case = {"group": group, "case": f"{' '.join(flags)}: {'; '.join(sent)}"}
-        yield (
-            number,
-            case | {"outcome": outcome if why else EQUAL, "detail": f"{why} {text[-500:]}"},
-        )
-
-
-def _after(command: Callable[[], int], read: Callable, directory: pathlib.Path) -> Iterator[Any]:
-    """What `read` finds after a command, if it succeeds."""
-    if not command():
-        yield read(directory)
+        case |= {"outcome": outcome if why else EQUAL, "detail": f"{why} {text[-500:]}"}
+        yield number, case
 
 
 def _moment(rng: random.Random, directory: pathlib.Path) -> tuple[Callable[[], bool], str]:
@@ -423,12 +412,6 @@ def _damage(path: pathlib.Path, rng: random.Random) -> str:
     return how
 
 
-def _flipped(content: bytes, at: int, rng: random.Random) -> bytes:
-    flipped = bytearray(content or b"\0")
-    flipped[at % len(flipped)] ^= 1 << rng.randrange(8)
-    return bytes(flipped)
-
-
 def _other_digit(content: bytes, at: int, rng: random.Random) -> bytes:
     digits = [i for i, byte in enumerate(content) if chr(byte).isdigit()]
     at = rng.choice(digits) if digits else 0
@@ -452,7 +435,11 @@ def _other_value(content: bytes, at: int, rng: random.Random) -> bytes:
 _HOWS: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
     "truncated": lambda content, at, rng: content[:at],
     "empty": lambda content, at, rng: b"",
-    "with a bit flipped": _flipped,
+    "with a bit flipped": lambda content, at, rng: (
+        content[:at]
+        + bytes(byte ^ 1 << rng.randrange(8) for byte in content[at : at + 1] or b"0")
+        + content[at + 1 :]
+    ),
     "with a digit changed": _other_digit,
     "with a value replaced": _other_value,
     "of random bytes": lambda content, at, rng: rng.randbytes(rng.choice((1, 16, 1024))),
@@ -545,10 +532,10 @@ def _numbers(name: str, case: pathlib.Path) -> Any:
     if name == "result":
         return {"result": _without_timings(records.read_json(case / records.RESULT))}
     if name == "sweep.py":
-        trials = [
-            (w, records.read_json(w / records.RESULT)) for _, w in records.trials_on_disk(case)
-        ]
-        return {str(w.relative_to(case)): _without_timings(result) for w, result in trials}
+        results = {
+            w: records.read_json(w / records.RESULT) for _, w in records.trials_on_disk(case)
+        }
+        return {str(w.relative_to(case)): _without_timings(r) for w, r in results.items()}
     if name == "analysis":
         return {p.name: p.read_text() for p in sorted(case.with_name("report").glob("*.csv"))}
     return records.read_json(case / records.EVALUATION)
@@ -608,6 +595,7 @@ _PATHS = (
     *("/proc/nothing", "x" * 300, "y/" * 3_000, "", ".", "study", "study/baseline/0/0", "~", "*"),
     *("http://host/x", "gs://bucket/x", "\udcff", "a\nb", "new.png", "study/study.json"),
 )
+_CHANGES = ("drop", "double", "insert", "value", "cut", "split")  # of a command line
 _WORDS = (
     *("-h", "--help", "--", "-", "", *"= --= --config --config= --config.=1 --config.".split()),
     *"--config.model=1 --config.echo --config.mdoel.width=1 --config.__class__=1".split(),
@@ -658,26 +646,21 @@ def _drawn(rng: random.Random) -> tuple[str, Callable, list[str]]:
         ),
         (40, 20, 12, 4, 4, 20),
     )[0]
-    for _ in range(
-        rng.choice((1, 1, 2)) if rng.random() < (0.2 if "fields" in name else 0.8) else 0
-    ):
+    changes = rng.random() < (0.2 if "fields" in name else 0.8)
+    for _ in range(rng.choice((1, 1, 2)) if changes else 0):
         at = rng.randrange(len(argv)) if argv else 0
-        kind = (
-            rng.choice(("drop", "double", "insert", "value", "cut", "split")) if argv else "insert"
-        )
-        if kind == "insert":
-            argv.insert(at, rng.choice(_WORDS))
-        elif kind == "value":
-            flag = argv[at].partition("=")[0]
-            argv[at] = (
-                f"{flag}={rng.choice(_PATHS if 'dir' in flag or flag == '--out' else _TEXTS)}"
-            )
+        kind = rng.choice(_CHANGES) if argv else "insert"
+        word = argv[at] if argv else ""
+        flag = word.partition("=")[0]
+        if kind == "value":
+            values = _PATHS if "dir" in flag or flag == "--out" else _TEXTS
+            argv[at] = f"{flag}={rng.choice(values)}"
         elif kind == "cut":
-            argv[at] = argv[at][: rng.randrange(len(argv[at]) + 1)]
+            argv[at] = word[: rng.randrange(len(word) + 1)]
         else:
-            argv[at : at + 1] = {"drop": [], "double": argv[at : at + 1] * 2}.get(
-                kind, argv[at].split("=", 1)
-            )
+            new = {"drop": [], "double": [word] * 2, "split": word.split("=", 1)}
+            inserted = [rng.choice(_WORDS), *argv[at : at + 1]] if kind == "insert" else []
+            argv[at : at + 1] = new.get(kind, inserted)
     return name, main, argv
 
 

@@ -31,10 +31,7 @@ _HASHED = 16  # images whose content is a part of the fingerprint
 _SIZED = 10_000  # images whose size is looked up, for the mean
 
 # Of a .gif, the first frame counts.
-SUFFIXES = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif"),
-    *(".ppm", ".pgm", ".tif", ".tiff"),
-)
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif", ".ppm", ".pgm")
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:

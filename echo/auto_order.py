@@ -174,39 +174,6 @@ def _first_by(major: np.ndarray, minor: np.ndarray, n: int) -> np.ndarray:
     return places[np.lexsort((minor[places], major[places]))[:n]]
 
 
-class DecidedOrder:
-    """The outputs that follow from decisions, with the methods of `EchoCursor` that
-    `echo.diagnostics` calls.
-
-    Args:
-        repeats: before the first batch.
-        size: outputs per batch.
-
-    Attributes:
-        position: outputs taken so far.
-        decisions: fresh items of the batches that have not been taken yet.
-    """
-
-    def __init__(self, repeats: Repeats, size: int):
-        self._repeats, self._size = repeats, size
-        self.oldest = repeats.oldest
-        self.position = 0
-        self.decisions: collections.deque[int] = collections.deque()
-
-    def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next n outputs, a multiple of `size`, as (fresh item, copy), both int64 [n]."""
-        parts = [np.zeros((2, 0), np.int64)]
-        for _ in range(n // self._size):
-            parts.append(np.stack(self._repeats.take(self.decisions.popleft(), self._size)[:2]))
-        self.position += n
-        fresh, copies = np.concatenate(parts, axis=1)
-        return fresh, copies
-
-    def rewound(self, position: int) -> "DecidedOrder":
-        """This order: it only moves forward."""
-        return self
-
-
 class AutoOrder:
     """Decides how many fresh items each batch takes; see `echo.echo_pass.Order`.
 

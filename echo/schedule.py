@@ -225,15 +225,6 @@ class EchoCursor:
         position, size = state["position"], self._size
         return type(self)(self.schedule, position, num_items, size, self._drop_remainder)
 
-    def rewound(self, position: int) -> "EchoCursor":
-        """A cursor at or before output `position` that has yet to emit a copy of every item that is
-        pending there."""
-        if 0 <= position - self.position <= self.schedule.slots:
-            return self  # emitting the outputs between is faster than looking back
-        oldest = self.schedule.cursor(position, self.num_fresh).oldest()
-        enters = self.schedule.num_outputs(oldest) - self.schedule.slots + 1
-        return self.schedule.cursor(min(max(enters, 0), position), self.num_fresh)
-
     def pending(self) -> dict[int, int]:
         """Fresh items that have entered the stage, in order, with the number of copies left if not
         0: what a store must contain at this position."""

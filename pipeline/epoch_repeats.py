@@ -17,7 +17,7 @@ class Passes:
 
     The first n examples come in their own order, then k - 1 times in other orders, then the next n
     examples, and so on. The last group may be shorter. For `pipeline.map_datasets.Read` it is what
-    a FreshOrder is, and for `echo.diagnostics` what a cursor is.
+    a FreshOrder is.
 
     Args:
         num_fresh: N.
@@ -27,10 +27,9 @@ class Passes:
     """
 
     def __init__(self, num_fresh: int, pass_length: int, passes: int, seed: int):
-        self._arguments = num_fresh, pass_length, passes, seed
-        self._num_fresh, self._pass_length, self._passes, self._seed = self._arguments
+        self._num_fresh, self._pass_length = num_fresh, pass_length
+        self._passes, self._seed = passes, seed
         self._order = functools.lru_cache(maxsize=4)(self._drawn_order)
-        self.position = 0  # of `take`
 
     @classmethod
     def of(cls, config: ConfigDict, num_examples: int) -> "Passes":
@@ -51,18 +50,6 @@ class Passes:
         """The number of fresh examples among the first `positions` copies."""
         group, within = divmod(positions, self._passes * self._pass_length)
         return group * self._pass_length + min(within, self._length(group))
-
-    def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next n copies: their fresh examples and copy numbers."""
-        start, self.position = self.position, min(self.position + n, len(self))
-        return self.locate(range(start, self.position))
-
-    def oldest(self) -> int:
-        """An example before which none occurs again after the copies taken so far."""
-        return self.position // (self._passes * self._pass_length) * self._pass_length
-
-    def rewound(self, position: int) -> "Passes":
-        return Passes(*self._arguments)
 
     def _at(self, position: int) -> tuple[int, int]:
         group, within = divmod(position, self._passes * self._pass_length)

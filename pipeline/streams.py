@@ -16,8 +16,7 @@ from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
 import echo
-from echo.diagnostics import CopyDiagnostics
-from pipeline import accounting, repeats
+from pipeline import accounting
 from pipeline.map_datasets import Batch
 
 
@@ -29,7 +28,6 @@ class FixedPolicy:
     Args:
         config: a resolved configuration.
         held: the streams that this process reads.
-        num_examples: the size of the training split, for `copies`.
 
     Attributes:
         read_ahead: whether batches may be prefetched.
@@ -41,8 +39,8 @@ class FixedPolicy:
     total_steps: int | None
     horizon_steps: int | None
 
-    def __init__(self, config: ConfigDict, held: range, num_examples: int = 0):
-        self._config, self._num_examples = config, num_examples
+    def __init__(self, config: ConfigDict, held: range):
+        self._config = config
         self.total_steps = accounting.total_steps(config)
         horizon = config.optimizer.schedule.horizon_fresh_examples
         self.horizon_steps = accounting.total_steps(config, horizon)
@@ -80,11 +78,6 @@ class FixedPolicy:
         """Continues from `state`."""
 
     # In the training loop.
-
-    @functools.cached_property
-    def copies(self) -> CopyDiagnostics:
-        """How repeats are spread over the batches."""
-        return repeats.copy_diagnostics(self._config, self._num_examples)
 
     def resume(self, workdir: pathlib.Path, step: int) -> None:
         """Called once before the first batch, with the step of the checkpoint or 0."""

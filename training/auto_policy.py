@@ -69,7 +69,7 @@ class AutoPolicy(FixedPolicy):
         exchange: Any = None,
     ):
         self._config, self._pace = config, pace
-        self._exchange, self._num_examples = exchange, 0
+        self._exchange = exchange
         self.total_steps = None if decisions is None else len(decisions)
         self.earlier: dict[int, Sequence[int]] = {}
         if decisions is not None:
@@ -122,18 +122,14 @@ class AutoPolicy(FixedPolicy):
         self._recorded = len(decisions)
         if processes.is_first():
             self._file = records.LinesWriter(path, length)
-            for fresh in decisions[:step]:
-                self.copies.decided(fresh)
 
     def busy(self, seconds: float) -> float:
         return self._pace.busy(seconds)
 
     def dispatched(self, step: int, batch: Batch, metrics: Any) -> None:
         self._pace.dispatched(metrics)
-        if self._file is not None:
-            if step > self._recorded:
-                self._file.write({"step": step, "fresh": batch.decisions})
-            self.copies.decided(batch.decisions)
+        if self._file is not None and step > self._recorded:
+            self._file.write({"step": step, "fresh": batch.decisions})
 
     def awaits(self, metrics: Any) -> None:
         self._pace.awaits(metrics)

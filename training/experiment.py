@@ -90,7 +90,7 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
         test, _ = open_split(config.dataset, config.dataset.test_split)
         build.first_example(config, test, workload)
     first = build.first_example(config, source, workload)
-    policy, workers = FixedPolicy(config, held, len(source)), None
+    policy, workers = FixedPolicy(config, held), None
     if config.echo.policy == "auto":
         from training import auto_policy
 
@@ -149,7 +149,7 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         other,
         config=config,
         program=make_program(config, other.info, other.program.task.mesh),
-        policy=FixedPolicy(config, other.held_streams, len(other.source)),
+        policy=FixedPolicy(config, other.held_streams),
         target=records.Target(**config.target),
     )
 

@@ -316,6 +316,8 @@ class Run:
         self.policy.dispatched(at.step, batch, metrics)
         rate, sent = float(hyper.learning_rate), self.transfer.bytes_sent
         record = {"split": "train", "learning_rate": rate, "bytes_sent": sent}
+        record["repeated"] = float(np.mean(batch.copy > 0))
+        record["unique_fraction"] = len(np.unique(batch.index)) / len(batch.index)
         self._pending.append((self._position() | record, metrics))
 
     def _log(self, keep: int = 0) -> None:
@@ -329,8 +331,7 @@ class Run:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             nonfinite = int(values.pop("nonfinite"))
             if step % every == 0 and self.recorder.active:
-                copies = self.policy.copies.window(step - every, step)
-                self.recorder.write({**position, **values, **copies})
+                self.recorder.write({**position, **values})
             self._loss = values["loss"]
             if step == 1:
                 at.initial_loss = values["loss"]

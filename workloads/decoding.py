@@ -21,9 +21,8 @@ from data.sources import DamagedError
 cv2.setNumThreads(1)
 
 # What Pillow decodes: formats whose damage it reports, as far as their files reveal it, and modes
-# of up to 8 bits per channel, or 16 of color, of which it takes the high byte.
-_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-_TIFF_COMPRESSIONS = ("raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate")
+# of up to 8 bits per channel, or 16, of which the high byte is taken.
+_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 
 # Reductions for which libjpeg-turbo has vector code; others are slower than no reduction.
@@ -48,7 +47,7 @@ def decode(
     """The pixels of an image, uint8 [H, W, channels].
 
     Args:
-        image: JPEG, PNG, GIF, BMP, WebP, AVIF, TIFF, or PNM, of which the first frame is decoded
+        image: JPEG, PNG, GIF, BMP, WebP, AVIF, or PNM, of which the first frame is decoded
             without orientation and alpha; or uint8 [H, W, C], which is returned.
         channels: 1 or 3; grayscale, palette, and CMYK images are converted as Pillow does.
         factor: 1, 2, 4, or 8: a JPEG is decoded at 1/factor of its size, rounded up. Other formats
@@ -184,34 +183,20 @@ def _by_pillow(data: bytes, channels: int) -> np.ndarray:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             image.verify()  # the checksums of a PNG
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            kind, readable = f"a {image.format} image of mode {image.mode}", _is_readable(image)
             image.info.pop("transparency", None)
-            if readable and image.mode not in _MODES:
+            # Pillow scales a PNM to 16 bits, whatever its largest level is.
+            if image.mode == ("I" if image.format == "PPM" else "I;16"):
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            pixels = np.asarray(image.convert({1: "L", 3: "RGB"}[channels])) if readable else None
+            if image.mode not in _MODES:
+                raise ValueError(image.mode)
+            pixels = np.asarray(image.convert({1: "L", 3: "RGB"}[channels]))
     except Exception as error:
         raise DecodeError(_unreadable(data)) from error
-    if pixels is None:
-        raise DecodeError(f"{kind} whose encoding is not supported; convert it to PNG")
     return pixels.reshape(*pixels.shape[:2], channels)
-
-
-def _is_readable(image: Any) -> bool:
-    """Whether Pillow reads all that the file says, with levels from black to white of 8 or 16
-    bits."""
-    if image.format == "TIFF":
-        bits, photometric, orientation, sample_format = map(image.tag_v2.get, (258, 262, 274, 339))
-        if set(sample_format or (1,)) != {1} or orientation not in (None, 1):
-            return False  # signed or floating point, or rotated
-        if image.info["compression"] not in _TIFF_COMPRESSIONS:
-            return False
-        if image.mode.startswith("I;16"):  # not fewer bits, and not from white to black
-            return (bits, photometric) == ((16,), 1)
-    # Pillow scales a PNM to 16 bits, whatever its largest level is.
-    return image.mode in (*_MODES, "I" if image.format == "PPM" else "I;16")
 
 
 def _unreadable(data: bytes) -> str:
     if data.startswith(b"version https://git-lfs"):
         return "a Git LFS pointer instead of the image; get the files by `git lfs pull`"
-    return f"{len(data)} bytes that are not a complete image of a supported format"
+    formats = ", ".join(_FORMATS)
+    return f"{len(data)} bytes that are not a complete image of the formats {formats}; convert them"

@@ -22,22 +22,6 @@ def test_rounds_are_interleaved_and_the_warm_up_does_not_count():
     assert f"{spreads['b']:.1f}" == "6.0 (5.0 to 7.0)"
 
 
-def test_rate_counts_items():
-    now = [0.0]
-
-    def batches():  # 50 per second
-        while True:
-            now[0] += 0.02
-            yield None
-
-    rate = common.rate(batches(), 5, 1.0, clock=lambda: now[0])
-    assert rate == pytest.approx(5 * 50)
-
-
-def test_tables_are_markdown():
-    assert common.markdown_table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |"
-
-
 @dataclasses.dataclass(frozen=True)
 class Plan:
     rounds: int = 5

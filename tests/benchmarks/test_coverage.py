@@ -132,23 +132,3 @@ def test_simulation_and_analysis_give_the_same_intervals():
     )
     expected = uncertainty.sign_interval(own / base_high, own_high / base)
     assert effects.loc[0, ["low", "high"]].tolist() == pytest.approx(expected[:2])
-
-
-def test_command_writes_the_page(capsys, tmp_path, monkeypatch):
-    some = [(simulation(own), own) for own in (Setting(), matched(searches=1, trials=9))]
-    more_often = {"cadence": 100.0, "divisor": 2}
-    by_ratio = [
-        matched(searches=5, noise=0.2, ratio=ratio, **often)
-        for often in ({}, more_often)
-        for ratio in (0.6, 1.0)
-    ]
-    monkeypatch.setattr(coverage, "all_simulations", lambda: some)
-    monkeypatch.setattr(coverage, "settings_by_ratio", lambda: by_ratio)
-    coverage.main(["--quick", f"--out={tmp_path / 'coverage.md'}"])
-    text = (tmp_path / "coverage.md").read_text()
-    assert text == capsys.readouterr().out
-    assert "| ratio by search, [min, max] of 5 | ratio 0.6, noise 0.2 | 93.75% |" in text
-    assert "| true ratio | 0.6 | 1 |" in text
-    where = "| noise 0.2, evaluations every 100, the condition's every 50 |"
-    assert text.count(where) == 2  # coverage, and the tuned ratio
-    assert "| matched seeds, 9 pairs | ratio 0.6, noise 0.3 | 95% | - | - | - |" in text  # too few

@@ -8,16 +8,8 @@ from benchmarks import input as photographs
 from benchmarks.input import NONE, STORED
 from benchmarks.speedup import Steady
 from configs import catalog
-from training import check
 
 MINI = photographs.Plan(size="mini", files=80, batch_size=16)
-
-
-def test_every_condition_of_training_can_be_run_and_does_not_end():
-    for plan in (photographs.Plan(), MINI):
-        for condition in photographs.conditions(plan, "anywhere"):
-            check.check(condition.config)
-            assert condition.echoes == (condition.label != NONE)
 
 
 def test_crops_lie_in_the_photograph_and_have_the_areas_and_aspects_of_inception():

@@ -1,7 +1,5 @@
 """The benchmark of studies and lanes."""
 
-import argparse
-
 import pytest
 
 from benchmarks import common, scale
@@ -14,18 +12,6 @@ def test_lanes_are_compared_with_one_lane_at_the_same_ratio():
     assert "| 1 | 4 | 12 (12 to 12) | 1.20 | 1 | 1.20 |" in rows
     assert "| 4 | 4 | 9 (9 to 9) | 3.00 | 4 | 0.75 |" in rows
     assert "| 8 | 4 | 8 (8 to 8) | 4.00 | 4 | 1.00 |" in rows
-
-
-def test_sizes_are_trials_and_evaluations():
-    assert scale.size("1000x20") == (1000, 20)
-    for wrong in ("1000", "0x20", "10x0", "axb"):
-        with pytest.raises(argparse.ArgumentTypeError, match=wrong):
-            scale.size(wrong)
-
-
-def test_a_command_that_fails_ends_the_benchmark():
-    with pytest.raises(SystemExit, match="no_such_module"):
-        scale.usage("-m", "no_such_module")
 
 
 def test_usage_is_that_of_the_process():

@@ -11,7 +11,6 @@ import pytest
 from benchmarks import speedup
 from benchmarks.speedup import Plan, Steady
 from runs import records
-from training import check
 
 PLAN = Plan(ratio=6.0, seeds=2)
 
@@ -38,16 +37,6 @@ def cells(table):
     return {label: rest for label, *rest in lines}
 
 
-@pytest.mark.parametrize("where", ["read", "augment"])
-def test_every_condition_can_be_run_behind_its_limit(where):
-    for condition in chosen(where):
-        limit = speedup.limits(where, "rate", 2_500.0, 0.01)
-        config = speedup.common.overridden(condition.config, limit)
-        check.check(config)
-        assert (config.upstream.examples_per_second > 0) == (where == "read")
-        assert (config.upstream.augmented_examples_per_second > 0) == (where == "augment")
-
-
 def test_bursts_have_the_mean_of_the_limit():
     fields = speedup.limits("read", "burst", 300.0, 0.02)
     every, stall = (fields[f"upstream.stall{x}_seconds"] for x in ("_every", ""))
@@ -63,14 +52,6 @@ def test_bounds_of_the_speedup():
     assert slow["before augmentation, e = 4"] == 1  # each copy is augmented
     assert slow["after augmentation, e = 4"] == slow["after batching, e = 4"] == 4
     assert slow["no echoing, device"] == 6
-
-
-def test_speedups_are_paired_by_seed():
-    none, e2 = chosen()[:2]
-    results = {none.label: [[result(6.0), result(4.0), result(9.0)]]}
-    results[e2.label] = [[result(3.0, 7), result(2.0, 5), result(3.0, 3)]]
-    row = cells(speedup.target_table([none, e2], results, PLAN, "read"))["e = 2"]
-    assert row == ["3.00", "2.00 [2.00, 3.00]", "2", "5", "1.3", "3/3"]
 
 
 def test_with_searches_speedups_are_geometric_means_and_missed_targets_give_bounds():

@@ -44,12 +44,6 @@ def test_a_case_that_ends_the_process_or_is_a_fault_is_judged_alone(tmp_path):
     assert done.stdout.splitlines() == [f"{n} {outcome}" for n, outcome in expected.items()]
 
 
-def test_faults_are_counted_by_group():
-    case = {"kind": "kills", "group": "g"}
-    found = torture.table([case | {"outcome": name} for name in (torture.EQUAL, "silent")])
-    assert "| kills: g | 2 | 1 | 0 | 0 | 0 | 1 |" in found
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_every_damage_changes_a_file(seed, tmp_path):
     path, rng = tmp_path / "result.json", random.Random(seed)

@@ -15,11 +15,10 @@ import workloads
 from configs import lm1b
 from data import paths, splits, storage
 from data.sources import RecordError, SourceError
-from pipeline import evaluation
 from pipeline.map_datasets import Examples, FreshOrder, record_numbers
 from runs import cli
 from tests.helpers import path_data, tfds_data
-from tests.helpers.runs import EIGHT_STEPS, latest_step, mini, records_of
+from tests.helpers.runs import EIGHT_STEPS, mini, records_of
 
 NAME = "pictures"
 SECOND = f"{NAME}-train.array_record-00001-of-00002"
@@ -191,21 +190,6 @@ def test_a_damaged_image_ends_a_run_which_resumes_bit_for_bit(tmp_path):
     assert (result["status"], result["step"]) == ("failed", 3)
     assert f"record {last} of split 'train' ({path}) " in result["error"]
     path.write_bytes(sound)
-    train.train(config, ended)
-    assert records_of(whole) == records_of(ended)
-
-
-def test_a_validation_record_found_in_the_run_leaves_it_resumable(pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "_CACHE_BYTES", 0)  # as of a split that is not kept in memory
-    config = config_of(pictures, checkpoint_every_fresh_examples=32)
-    whole, ended = tmp_path / "whole", tmp_path / "ended"
-    train.train(config, whole)
-    _with_record(pictures, "test", 9, {"image": PNG, "label": 77})
-    result = train.train(config, ended)
-    assert (result["status"], result["step"]) == ("failed", 4)
-    assert latest_step(ended) == 4
-    assert "record 9 of split 'test' (" in result["error"]
-    _with_record(pictures, "test", 9, tfds_data.pictures(SPLITS["test"])[9])
     train.train(config, ended)
     assert records_of(whole) == records_of(ended)
 

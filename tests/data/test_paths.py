@@ -101,10 +101,6 @@ def test_the_fingerprint_is_that_of_the_data_wherever_they_lie(kind, write, tmp_
     assert first != splits.open_source(name, "train", str(tmp_path / "other"))[1].fingerprint
 
 
-def test_the_kinds_are_those_of_the_configuration():
-    assert tuple(paths.KINDS) == base.OWN_DATA
-
-
 # --- splits that are chosen by themselves
 
 

@@ -141,26 +141,6 @@ def test_a_cursor_can_start_anywhere(factor, slots, n, at):
 
 @examples
 @hypothesis.given(
-    factor=FACTORS, slots=st.integers(0, 30), start=st.integers(0, 200), at=st.integers(0, 200)
-)
-def test_a_rewound_cursor_has_yet_to_emit_what_is_pending(factor, slots, start, at):
-    schedule = EchoSchedule(factor, slots, seed=7)
-    cursor = schedule.cursor(start)
-    rewound = cursor.rewound(at)
-    assert (rewound is cursor) == (0 <= at - start <= schedule.slots)
-    assert rewound.position <= at
-    if rewound is not cursor:
-        before, _ = schedule.cursor().take(rewound.position)
-        assert not set(before.tolist()) & set(schedule.cursor(at).pending())
-        # Nor is it further back than the first output that may emit an item that is to come.
-        next_position = rewound.position + 1
-        if next_position <= at:
-            oldest = schedule.cursor(at).oldest()
-            assert schedule.num_outputs(oldest) < next_position + schedule.slots - 1
-
-
-@examples
-@hypothesis.given(
     factor=FACTORS, slots=st.integers(0, 30), n=st.integers(1, 25), at=st.floats(0, 1.0)
 )
 def test_live_items_are_those_admitted_with_copies_left(factor, slots, n, at):

@@ -15,7 +15,7 @@ import workloads
 from benchmarks import input as photographs
 from data import sources, splits
 from data.splits import open_splits
-from pipeline import accounting, build, map_datasets, repeats
+from pipeline import accounting, build, map_datasets
 from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
@@ -207,17 +207,6 @@ def test_streams_share_the_slots_of_the_buffer(streams, more):
     assert 1 <= min(slots) <= max(slots) <= min(slots) + 1
     config = mini(**echoing("after_batching", more), echo__streams=streams)
     assert {accounting.buffer_slots(config, stream) for stream in range(streams)} == {more}
-
-
-@pytest.mark.parametrize("insertion", ["before_augmentation", "after_augmentation"])
-@pytest.mark.parametrize("streams", [1, 2, 4])
-def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, streams):
-    fields = echoing(insertion, 203, factor=2) | {"budget__fresh_examples": 80_000}
-    config = mini(**fields, echo__streams=streams)
-    steps = accounting.total_steps(config)
-    found = repeats.copy_diagnostics(config, 1197).window(100, steps - 100)
-    # geometric of mean S in each stream, see tests/echo/test_statistics.py
-    assert found["copy_distance_mean"] == pytest.approx(203, rel=0.03)
 
 
 def test_the_seed_of_the_data_decides_the_order_and_prefetching_nothing():

@@ -36,9 +36,6 @@ def test_each_pass_is_complete_before_the_next_and_counts_once(records, passes, 
         assert sorted(next(places) for _ in group) == group
     for copies in range(len(spaced) + 1):
         assert spaced.admitted(copies) == len(set(index[:copies].tolist()))
-        taken = Passes(fresh, records, passes, seed=7)
-        assert taken.take(copies)[0].tolist() == index[:copies].tolist()
-        assert taken.oldest() <= min(index[copies:].tolist(), default=fresh)
 
 
 def test_a_copy_is_the_example_of_the_fresh_stream():

@@ -288,7 +288,7 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     assert recorded(again) == decided
     first, second = (records.read_metrics(directory) for directory in (workdir, again))
     exact = [
-        [(r["fresh_examples"], r.get("copy_distance_mean")) for r in run] for run in (first, second)
+        [(r["fresh_examples"], r.get("unique_fraction")) for r in run] for run in (first, second)
     ]
     assert exact[0] == exact[1]
     np.testing.assert_allclose(

@@ -134,6 +134,15 @@ def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
     np.testing.assert_allclose(losses[:3], GOLDEN_LOSSES, rtol=1e-4)
 
 
+def test_records_say_which_share_of_a_batch_repeats(uninterrupted):
+    config = mini(**RESNET, **echoing("before_augmentation", 100), log_every_steps=1)
+    logged = [r for r in records.read_metrics(uninterrupted(config)) if r["split"] == "train"]
+    batches = list(make_experiment(config).batches)
+    assert [r["repeated"] for r in logged] == [np.mean(b.copy != 0) for b in batches]
+    assert [r["unique_fraction"] for r in logged] == [len({*b.index}) / 32 for b in batches]
+    assert {r["repeated"] for r in logged} > {0.5}
+
+
 def test_evaluation_over_padded_batches_is_the_mean_over_examples():
     parts = make_experiment(mini())
     state = parts.program.init(0)

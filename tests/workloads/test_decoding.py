@@ -62,11 +62,6 @@ FILES = {
     "BMP P": encoded("P", "BMP", **SMALL),
     "WEBP": encoded("RGB", "WEBP", **SMALL),
     "WEBP RGBA": saved(transparent(), "WEBP", lossless=True, exact=True),
-    "TIFF": encoded("RGB", "TIFF", **SMALL),
-    "TIFF LZW": encoded("L", "TIFF", **SMALL, compression="tiff_lzw"),
-    "TIFF white is 0": encoded("L", "TIFF", **SMALL, tiffinfo={262: 0}),
-    "TIFF RGBA": saved(transparent(), "TIFF", compression="tiff_adobe_deflate"),
-    "TIFF CMYK": encoded("CMYK", "TIFF", **SMALL),
     "PPM of 0 to 100": b"P5 4 1 100 " + bytes([0, 25, 50, 100]),
     "PPM": encoded("RGB", "PPM", **SMALL),
     "AVIF": encoded("RGB", "AVIF", **SMALL),
@@ -88,7 +83,6 @@ def test_images_are_what_pillow_decodes(name, channels):
     ("data", "largest"),
     [
         (saved(Image.fromarray(RAMP * 40), "PNG"), 65535),
-        (saved(Image.fromarray(RAMP * 40), "TIFF"), 65535),
         (b"P5 32 48 65535 " + (RAMP * 40).byteswap().tobytes(), 65535),
         (b"P5 32 48 1600 " + RAMP.byteswap().tobytes(), 1600),
     ],
@@ -101,7 +95,7 @@ def test_gray_levels_of_16_bits_are_scaled_by_the_largest(data, largest):
 
 
 def test_alpha_and_transparency_are_ignored():
-    for name in ("PNG RGBA", "WEBP RGBA", "TIFF RGBA"):
+    for name in ("PNG RGBA", "WEBP RGBA"):
         pixels = decoding.decode(FILES[name], 3)
         np.testing.assert_array_equal(pixels, np.asarray(transparent())[..., :3])
 
@@ -173,14 +167,7 @@ BAD = {
     "text": b"no image at all",
     "empty": b"",
     "an array of numbers": [1, 2, 3],
-    # read wrongly, or without its errors
-    "32 bits": encoded("F", "TIFF"),
-    "32 bits, integers": saved(Image.fromarray(RAMP.astype(np.int32)), "TIFF"),
-    "CIELAB": encoded("LAB", "TIFF"),
-    "white is 0 in 16 bits": saved(Image.fromarray(RAMP), "TIFF", tiffinfo={262: 0}),
-    "signed": encoded("L", "TIFF", **SMALL, tiffinfo={339: 2}),
-    "rotated TIFF": encoded("RGB", "TIFF", **SMALL, tiffinfo={274: 6}),
-    "JPEG in a TIFF": encoded("RGB", "TIFF", compression="jpeg"),
+    "a format whose damage is not reported": encoded("RGB", "TIFF"),
     "another format": encoded("RGB", "ICO"),
 }
 
@@ -192,9 +179,8 @@ def test_damaged_images_are_errors(name):
             decode(BAD[name], 3)
 
 
-@pytest.mark.parametrize("name", ["PNG RGB", "PNG L", "PNG P", "TIFF LZW", "TIFF RGBA"])
+@pytest.mark.parametrize("name", ["PNG RGB", "PNG L", "PNG P"])
 def test_damage_that_a_decoder_can_report_is_reported(name):
-    """Every changed byte of a PNG, and most of a compressed TIFF; truncation everywhere."""
     data, random, refused = FILES[name], np.random.default_rng(0), 0
     for _ in range(100):
         damaged = bytearray(data)
@@ -203,7 +189,7 @@ def test_damage_that_a_decoder_can_report_is_reported(name):
             decoding.decode(bytes(damaged), 3)
         except decoding.DecodeError:
             refused += 1
-    assert refused >= (95 if name.startswith("PNG") else 10)
+    assert refused >= 95
     with pytest.raises(decoding.DecodeError):
         decoding.decode(data[: 2 * len(data) // 3], 3)
 

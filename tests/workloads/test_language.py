@@ -147,20 +147,6 @@ def test_grouped_logits_give_the_plain_loss_and_gradients(model):
         )
 
 
-def test_normalizers_of_grouped_logits_are_computed_once_and_logits_twice():
-    workload = language_model()
-    graphdef, parameters = nnx.split(nnx.eval_shape(lambda: workload.model(nnx.Rngs(0))))
-    hidden, tokens = jax.ShapeDtypeStruct((4, 8, 16), jnp.float32), np.ones((4, 8), np.int32)
-
-    def loss(parameters, hidden_BxLxD):
-        model = nnx.merge(graphdef, parameters, copy=True)
-        return total_cross_entropy(model, hidden_BxLxD, tokens, tokens * 1.0, 2).sum()
-
-    text = jax.jit(jax.value_and_grad(loss, 1)).lower(parameters, hidden).as_text()
-    assert text.count("applies stablehlo.maximum across dimensions") == 1  # of logsumexp
-    assert text.count("stablehlo.dot_general") == 3  # logits, logits again, their gradient
-
-
 def test_full_size_logits_are_never_in_memory_at_once():
     sizes = [(1024, 256), (1024, 257), (1024, 127), (1024, 7), (1024, 9), (10**6, 64)]
     # 9 positions are 5 + 5 with one padded, not 8 + 8 with 7
