@@ -23,37 +23,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs import catalog
-from runs import cli
-
-
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Flags of the command, and overrides of the configuration; raises InputError."""
-    parser = cli.Parser(__doc__)
-    add = parser.add_argument
-    add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
-    add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
-    arguments, overrides = cli.parse(parser, argv)
-    if not 0 < arguments.seconds <= 3600:
-        raise cli.InputError(
-            f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
-        )
-    return arguments, overrides
-
-
-if __name__ == "__main__":
-    cli.answer_early(parse)
-
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 import echo
+from configs import catalog
 from echo.advice.recommend import Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
-from runs import processes, signals
+from runs import cli, processes, signals
 from runs.progress import write
 from runs.records import nested
 from training import check, optimizer
@@ -76,6 +56,20 @@ DEFAULT_BUFFER_BATCHES = 4
 WITHOUT_ECHOING = catalog.BASELINE["baseline"] | {"echo.policy": "fixed", "echo.replay": ""}
 
 
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Flags of the command, and overrides of the configuration; raises InputError."""
+    parser = cli.Parser(__doc__)
+    add = parser.add_argument
+    add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
+    add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
+    arguments, overrides = cli.parse(parser, argv)
+    if not 0 < arguments.seconds <= 3600:
+        raise cli.InputError(
+            f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
+        )
+    return arguments, overrides
+
+
 def advise(config: ConfigDict, seconds: float = 1.0, data: OpenData | None = None) -> Advice:
     """Measures the pipeline and the step of `config`, regardless of its echo settings.
 
@@ -88,20 +82,19 @@ def advise(config: ConfigDict, seconds: float = 1.0, data: OpenData | None = Non
         cli.InputError: a configuration that cannot be run.
     """
     opened = make_experiment(without_echoing(config), data or open_data(config))
-    with check.exhaustion_explained(config):
-        transfer, step = step_functions(config, opened.program)
-        return echo.advise(
-            [*host_stages(config, opened), ("transfer", transfer)],
-            step,
-            batch_size=config.batch_size,
-            examples_per_call=math.gcd(CHUNK, config.batch_size),
-            insertions=allowed_insertions(config),
-            shuffle_buffer=buffer_examples(config),
-            workers=CORES,
-            max_workers=CORES,  # which the input pipeline runs; no field changes it
-            seconds=seconds,
-            stored=lambda batch: batch.data,
-        )
+    transfer, step = step_functions(config, opened.program)
+    return echo.advise(
+        [*host_stages(config, opened), ("transfer", transfer)],
+        step,
+        batch_size=config.batch_size,
+        examples_per_call=math.gcd(CHUNK, config.batch_size),
+        insertions=allowed_insertions(config),
+        shuffle_buffer=buffer_examples(config),
+        workers=CORES,
+        max_workers=CORES,  # which the input pipeline runs; no field changes it
+        seconds=seconds,
+        stored=lambda batch: batch.data,
+    )
 
 
 def without_echoing(config: ConfigDict) -> ConfigDict:

@@ -22,8 +22,13 @@ import functools
 import os
 from collections.abc import Sequence
 
-from runs import cli, tracking
+from runs import cli, processes, signals, tracking
+from runs.progress import Progress, write
 from runs.records import whole_number
+from studies import plan, search
+from studies.executors import InProcessExecutor, PoolExecutor
+from studies.ray_executor import RayExecutor
+from studies.runner import MakeExecutor, run
 
 # The executors, and the flags that only one of them uses.
 _FLAGS = {"local": ("workers",), "ray": ("ray_address", "cpus_per_trial", "gpus_per_trial")}
@@ -72,7 +77,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.error("give either --study=NAME (--study=list lists them) or --vary=FIELD=VALUE,...")
     if arguments.study != "list" and not arguments.dry_run and arguments.outdir is None:
         parser.error("--outdir is missing; give the directory to write the study to")
-    arguments.tools = tracking.chosen(arguments, arguments.outdir) if arguments.outdir else None
     for name in (name for executor in _FLAGS for name in _FLAGS[executor]):
         if getattr(arguments, name) is not None and name not in _FLAGS[arguments.executor]:
             flag = f"--{name.replace('_', '-')}"
@@ -100,19 +104,6 @@ def _amount(text: str) -> float:
     return float(text)
 
 
-if __name__ == "__main__":
-    cli.answer_early(parse)
-
-import jax
-
-from runs import processes, signals
-from runs.progress import Progress, write
-from studies import plan, search
-from studies.executors import InProcessExecutor, PoolExecutor
-from studies.ray_executor import RayExecutor
-from studies.runner import MakeExecutor, run
-
-
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     flag = arguments.config
@@ -136,17 +127,17 @@ def main(argv: Sequence[str]) -> int:
         search.check(study, arguments.lanes)
         write(plan.dry_run(study))
         return cli.OK
-    make_executor = _executor(arguments)
-    processes.initialize()
-    if make_executor is not InProcessExecutor and jax.process_count() > 1:
+    if processes.detect(os.environ) is not None:
         raise cli.InputError(
-            f"{jax.process_count()} processes train each trial together, which --workers and "
-            "--executor=ray cannot place; leave them out, and split the study with --shard"
+            "one process trains each trial, but the environment says that this is one of several; "
+            "start one, and split the study with --shard"
         )
-    progress, outdir = Progress(quiet=not processes.is_first()), arguments.outdir
-    options = arguments.lanes, arguments.shard, arguments.tools
+    make_executor = _executor(arguments)
+    processes.check_devices()
+    progress, outdir = Progress(), arguments.outdir
+    tools = tracking.Tools(arguments.tracker, None, arguments.mirror, outdir.absolute())
+    options = arguments.lanes, arguments.shard, tools
     outcome = run(study, outdir, progress, make_executor, *options)
-    processes.wait_for_all()
     if outcome == "preempted":
         progress.say("stopped; run the same command again to resume")
         return cli.PREEMPTED

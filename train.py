@@ -20,7 +20,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runs import cli, tracking
+import jax
+from ml_collections import ConfigDict
+
+from data.splits import remarks
+from runs import cli, processes, records, signals, tracking, workdirs
+from runs.progress import Progress, duration, several, write
+from training import check_data, evaluate
+from training.run import Run
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -52,32 +59,15 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="trace these steps, without STOP, into WORKDIR/profile, for TensorBoard or Perfetto",
     )
     arguments, overrides = cli.parse(parser, argv)
-    required, tools = ("config", "workdir"), ("tracker", "mirror", "profile")
-    given = [name for name in (*required, *tools) if getattr(arguments, name) is not None]
-    if arguments.evaluate and given:
-        listed = ", ".join(f"--{name}" for name in given)
-        parser.error(f"--evaluate uses the run's own settings and trains nothing; omit {listed}")
-    if arguments.check_data and (arguments.evaluate or given != ["config"]):
-        parser.error("--check-data needs --config and trains nothing; omit other flags")
-    if not arguments.evaluate and not arguments.check_data:
-        missing = [f"--{name}" for name in required if not getattr(arguments, name)]
-        if missing:
-            parser.error(f"the following arguments are required: {', '.join(missing)}")
-        arguments.tools = tracking.chosen(arguments, arguments.workdir)
+    flags = {word.partition("=")[0] for word in argv if word.startswith("--")}
+    needed, others = {"--config", "--workdir"}, set[str]()
+    if arguments.evaluate or arguments.check_data:
+        needed = {"--evaluate"} if arguments.evaluate else {"--check-data", "--config"}
+        others = {flag for flag in flags - needed if not flag.startswith("--config.")}
+    if others or needed - flags:
+        missing, omit = ", ".join(sorted(needed - flags)), ", ".join(sorted(others))
+        parser.error(f"give {missing}" if missing else f"omit {omit}: nothing is trained")
     return arguments, overrides
-
-
-if __name__ == "__main__":
-    cli.answer_early(parse)
-
-import jax
-from ml_collections import ConfigDict
-
-from data.splits import remarks
-from runs import processes, records, signals, workdirs
-from runs.progress import Progress, duration, several, write
-from training import check_data, evaluate
-from training.run import Run
 
 
 @processes.fixed_settings()
@@ -137,7 +127,9 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     processes.initialize()
     progress = Progress(quiet=not processes.is_first())
     before = records.intact_result(arguments.workdir)
-    result = train(config, arguments.workdir, progress, on_step=on_step, tools=arguments.tools)
+    root, mirror = arguments.workdir.absolute(), arguments.mirror
+    tools = tracking.Tools(arguments.tracker, arguments.profile, mirror, root)
+    result = train(config, arguments.workdir, progress, on_step=on_step, tools=tools)
     if result["status"] == "failed" and not processes.is_first():
         write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
     already = "already finished: " if result == before else ""

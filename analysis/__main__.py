@@ -12,8 +12,11 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from analysis import archive, caveats, load, report, scores, tables, uncertainty
 from runs import cli
 from runs.cli import InputError
+from runs.progress import several, write
+from runs.records import plain
 
 _HELP = """\
 Turns the records of a study into tables, figures, and a report.
@@ -60,13 +63,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise InputError(f"{options.directory} is a file; give --out, the directory to write to")
     return options
 
-
-if __name__ == "__main__":
-    cli.answer_early(parse)
-
-from analysis import archive, caveats, load, report, scores, tables, uncertainty
-from runs.progress import several, write
-from runs.records import plain
 
 _MAX_WIDTH = 100
 

@@ -4,10 +4,8 @@
     python train.py --config=configs/coco.py:mini --workdir=DIR    (no download, two minutes)
     python sweep.py --config=configs/coco.py:mini --study=demo --outdir=DIR
 
-Other data sets with the same features need only --config.dataset.name=NAME. Full size requires
-accelerators, and host cores that decode about 1,100 photographs per second; it has not been run
-here. By arithmetic (benchmarks/step.py), a step takes 91.5 GFLOP per image and 100 epochs 1.1e18
-FLOP: 3 hours at 100 TFLOP/s, a fifth of the peak of a TPU v3-8.
+Other data sets with the same features need only --config.dataset.name=NAME. Full size has not been
+run here; docs/scaling.md has its cost.
 
 From the paper: SSD, batch size 256, heavy-ball momentum, linear warmup, then two step decays. From
 memory, not verified: mAP 0.24, warmup of 3.5 epochs, ghost batches of 128, crop, flip, and color

@@ -12,9 +12,7 @@ which follow Shallue et al. (2018). On the canvas of 384 pixels a typical photog
 reduced to 384 x 288, and 10,000 canvases in a shuffle buffer take 4.4 GB. Runs that do not echo
 before augmentation can set config.dataset.fused_decode, which crops the original pixels.
 
-Full size has not been run here. By arithmetic (benchmarks/step.py), a step takes 23.7 GFLOP per
-image, so 90 epochs of 1,281,167 images take 2.7e18 FLOP: 7.6 hours at 100 TFLOP/s, or 4,200 images
-per second to read and decode.
+Full size has not been run here; docs/scaling.md has its cost.
 
 The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its crops are at least
 35% of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.

@@ -10,8 +10,7 @@ network is ViT-S/16 with a class token and learned positions, 22,050,664 paramet
 learning rate 0.001, decoupled weight decay (0.1 as a factor of the learning rate), cosine decay
 after 10,000 steps of warmup; theirs exceeds 76% top-1 after 90 epochs, with RandAugment, MixUp,
 fixed positions, average pooling, and clipping, none of which are here. The target of 65% is our
-choice and not verified: full size has not been run here. By arithmetic (benchmarks/step.py), a step
-takes 27.8 GFLOP per image, so 90 epochs take 3.2e18 FLOP: 8.9 hours at 100 TFLOP/s.
+choice and not verified: full size has not been run here; docs/scaling.md has its cost.
 
 The mini's crops of 24 pixels are 36 patches. It reaches 0.85 after about 60% of its budget.
 """

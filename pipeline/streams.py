@@ -71,7 +71,7 @@ class FixedPolicy:
         return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
 
     def get_state(self) -> dict[str, Any]:
-        """What `combine` remembers from one batch to the next, as JSON; equal in all processes."""
+        """What `combine` remembers from one batch to the next, as JSON."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -136,7 +136,6 @@ class _Iterator(grain.DatasetIterator):
 
     def __next__(self) -> Batch:
         policy = self._dataset.policy
-        # Without asking other processes, which may not be asked again.
         if self._ended or self._taken == policy.total_steps:
             raise StopIteration
         self._before = self.get_state()

@@ -5,7 +5,6 @@ before anything is read, so restoring returns exactly what was saved, or raises.
 """
 
 import hashlib
-import itertools
 import os
 import pathlib
 from collections.abc import Callable
@@ -26,8 +25,6 @@ from runs.records import Damaged
 MANIFEST = "sha256.json"  # in a checkpoint's directory
 
 _NUM_NEWEST = 2  # checkpoints to keep, besides the best
-
-_numbers = itertools.count()  # of all Checkpoints in this process
 
 
 class Incomplete(Damaged):
@@ -52,16 +49,11 @@ class Checkpoints:
     Args:
         directory: created when the first checkpoint is saved.
         on_saved: called in the background once a checkpoint is complete.
-
-    Several processes must create theirs in the same order.
     """
 
     def __init__(self, directory: str | os.PathLike, on_saved: Callable[[], None] = lambda: None):
         check_path(directory)
         self._directory, self._on_saved = pathlib.Path(directory).absolute(), on_saved
-        # Runs that train together save at the same time. With equal names, the background barrier
-        # of one would meet that of another.
-        self._barriers = f"checkpoints{next(_numbers)}"
         self._keep = AnyPreservationPolicy([])
         self._opened: ocp.CheckpointManager | None = None
         self._background: DaemonPool | None = None
@@ -154,10 +146,7 @@ class Checkpoints:
 
     def _manager(self) -> ocp.CheckpointManager:
         if self._opened is None:
-            barriers = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=self._barriers)
-            options = ocp.CheckpointManagerOptions(
-                preservation_policy=self._keep, create=True, multiprocessing_options=barriers
-            )
+            options = ocp.CheckpointManagerOptions(preservation_policy=self._keep, create=True)
             self._opened = _Manager(self._directory, options=options)
         return self._opened
 

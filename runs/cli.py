@@ -47,12 +47,6 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # TensorStore, which writes checkpoints, puts the number into its messages.
 _CODE_OF_TENSORSTORE = re.compile(r"os_error_code='(\d+)'")
 
-# Errors of the file system that mean that the user gave a wrong path.
-_WRONG_PATH = (
-    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
-)
-
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error or one of its causes is a full disk, an exhausted quota, or a file that is
@@ -66,7 +60,8 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def explained(error: Exception) -> Exception:
-    """The InputError or Failed that says what an error of files means; any other error itself."""
+    """The InputError or Failed that says what an error of files or memory means; any other error
+    itself."""
     if isinstance(error, InputError | Failed):
         return error
     if isinstance(error, records.Damaged):
@@ -76,7 +71,14 @@ def explained(error: Exception) -> Exception:
             "no space is left on the disk, or your quota or limit of file sizes is reached "
             f"({error}); free some, or raise the limit, and start the same command again to resume"
         )
-    if isinstance(error, OSError) and (error.errno in _WRONG_PATH or error.filename):
+    of_device = type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+    if of_device or isinstance(error, MemoryError):
+        return InputError(
+            f"{'a device' if of_device else 'this machine'} has no memory left; lower "
+            "config.batch_size, make the network of config.model or what echoing keeps smaller, or "
+            f"set config.dtype=bfloat16 ({str(error).partition(chr(10))[0]})"
+        )
+    if isinstance(error, OSError) and error.filename:
         path = plain(error.filename, 400)  # its end says most
         return InputError(f"{path} cannot be used ({error.strerror}); give another path")
     return error
@@ -103,15 +105,6 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         return signals.INTERRUPTED
     finally:
         signals.install(before)
-
-
-def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:
-    """Answers --help and wrong flags, and ends the process; returns if the flags are right.
-
-    Commands call it before their slow imports; `main` calls `parse` again.
-    """
-    if code := guarded(lambda argv: parse(argv) and OK):
-        sys.exit(code)
 
 
 def directory(text: str) -> pathlib.Path:

@@ -2,8 +2,8 @@
 
 A copy can be resumed from: checkpoints and records have checksums, so what an interrupted copy left
 incomplete is not used. A mirror belongs to one run or study, whose `mirror.json` it holds. Nothing
-is removed there but checkpoints that the run itself has replaced. File systems are only given exact
-names: many take `[` and `*` for patterns where they remove, find, or expand paths.
+is removed there but checkpoints that this process has copied and the run has replaced. File systems
+are only given exact names: many take `[` and `*` for patterns.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ from runs import records, workdirs
 from runs.checkpoints import MANIFEST
 from runs.cli import InputError
 
-_LARGE = 2**20  # bytes
 _CHECKPOINT = re.compile(rf"(?:.*/)?{records.CHECKPOINTS}/[0-9]+(?=/)")  # of a file's path
 
 
@@ -41,6 +40,9 @@ class Mirror:
     ):
         self._root, self._url, self._directory, self._say = root, url, directory, say
         self._copied: dict[str, tuple[int, int]] = {}  # (size, mtime in ns) by path
+
+    def start(self, fresh_examples: int) -> None:  # what is replaced later is known from now on
+        self.saved()
 
     def saved(self) -> None:
         try:
@@ -61,38 +63,26 @@ class Mirror:
         _check_owner(filesystem, top, self._root, self._url)
         below = self._directory.absolute().relative_to(self._root.absolute()).as_posix()
         place = top if below == "." else f"{top}/{below}"
-        entries = filesystem.find(place, detail=True)
-        there = {path[len(place) + 1 :]: entry["size"] for path, entry in entries.items()}
         for path in sorted(_files(self._directory), key=_order):
             source, copy = self._directory / path, f"{place}/{path}"
             try:
                 status = source.stat()
                 version = status.st_size, status.st_mtime_ns
-                # Records of one size may differ, and so may what describes a checkpoint that was
-                # copied from a machine that is lost. The names of arrays' files never recur.
-                array = status.st_size > _LARGE and ".json" not in path
-                known = array or self._copied.get(path) == version
-                if not known or there.get(path) != status.st_size:
+                if self._copied.get(path) != version:
                     _make_directory(filesystem, os.path.dirname(copy))
                     filesystem.put_file(str(source), copy)
-                self._copied[path] = version
+                    self._copied[path] = version
             except FileNotFoundError:  # an old checkpoint was removed just now
                 if source.exists():
                     raise
-        checkpoints = {found[0] for path in there if (found := _CHECKPOINT.match(path))}
-        for folder in filter(self._has_replaced, checkpoints):
-            if isinstance(filesystem, LocalFileSystem):
-                shutil.rmtree(f"{place}/{folder}")
-                continue
-            for path in there:
-                if path.startswith(f"{folder}/"):
+        for path in list(self._copied):
+            folder = _CHECKPOINT.match(path)
+            if folder and not (self._directory / folder[0]).exists():
+                del self._copied[path]
+                if isinstance(filesystem, LocalFileSystem):  # with its directories
+                    shutil.rmtree(f"{place}/{folder[0]}", ignore_errors=True)
+                else:
                     filesystem.rm_file(f"{place}/{path}")
-
-    def _has_replaced(self, folder: str) -> bool:
-        """Whether the run has removed a checkpoint, and has a newer one."""
-        own = self._directory / folder
-        steps = [int(path.name) for path in own.parent.glob("*") if records.is_numbered(path.name)]
-        return not own.exists() and max(steps, default=0) > int(own.name)
 
 
 def check(url: str, root: pathlib.Path) -> None:

@@ -18,7 +18,6 @@ from runs.cli import OWN_FILES, ROOT
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 PACKAGES += ("ml-collections", "sentencepiece")
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # of the environment
-SYSTEM = "system"  # in hardware; its version changes neither numbers nor pace
 
 
 def of_run(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -46,7 +45,11 @@ def describe() -> dict[str, Any]:
 @functools.cache  # a process loads its code once; asking Git and the packages takes 50 ms
 def of_process() -> dict[str, Any]:
     """The same, without configuration files, of which more may be loaded."""
-    return {"commit": _commit(), "packages": _packages(), "hardware": _hardware()}
+    packages = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            packages[name] = importlib.metadata.version(name)
+    return {"commit": _commit(), "packages": packages, "hardware": _hardware()}
 
 
 def _commit() -> str | None:
@@ -63,16 +66,8 @@ def _commit() -> str | None:
     return f"{head[1]}{'+changes' if changed else ''}" if head else None
 
 
-def _packages() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
-
-
 def _hardware() -> dict[str, Any]:
-    import jax
+    import jax  # analysis, which reads what this module writes, does without
 
     device = jax.devices()[0]
     # What was set of that which may change numbers by rounding; see also runs/processes.py.
@@ -91,9 +86,8 @@ def _hardware() -> dict[str, Any]:
 
 
 def _cpu_name() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
+    with contextlib.suppress(OSError):
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+        if found := re.search(r"^model name\s*: (.*\S)", text, re.MULTILINE):
+            return found[1]
+    return platform.processor() or platform.machine()

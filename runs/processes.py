@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from runs.cli import Failed, InputError, explained
+from runs.cli import InputError, explained
 from runs.records import whole_number
 
 # Set by the user or a custom launcher. JAX itself reads only the first.
@@ -162,34 +162,6 @@ def decided_by_first(decide: Callable[[], Any]) -> Any:
     if "error" in outcome:
         raise InputError(outcome["error"])
     return outcome["value"]
-
-
-def check_same(values: Mapping[str, Any]) -> None:
-    """Checks that JSON values by name are the same in all processes.
-
-    Raises:
-        InputError: in every process; the message names the first value that differs.
-    """
-    everywhere = gather(dict(values))
-    for index, others in enumerate(everywhere):
-        for name, value in everywhere[0].items():
-            if others.get(name) != value:
-                raise InputError(
-                    f"{name} is {others.get(name)!r} in process {index} and {value!r} in process "
-                    "0; allowed: the same configuration and data in all processes"
-                )
-
-
-def raise_if_failed(result: Mapping[str, Any], workdir: os.PathLike) -> None:
-    """Raises Failed if there are several processes, and a run has failed in this one.
-
-    The others may still wait for it in that run, so it must not move on to another.
-    """
-    if result["status"] == "failed" and jax.process_count() > 1:
-        raise Failed(
-            f"process {jax.process_index()}: {workdir} has failed ({result['error']}); the same "
-            "command resumes"
-        )
 
 
 def wait_for_all() -> None:

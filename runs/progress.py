@@ -22,10 +22,7 @@ from runs.records import redacted
 # A terminal gets a line this often, and a log file.
 _LIVE_SECONDS, _PLAIN_SECONDS = 0.2, 10.0
 
-# What takes longer is named while it lasts.
-_SLOW_SECONDS = 3.0
-
-# Lines are made of parts, the most important first; those that do not fit are left out.
+# Lines are made of parts, the most important first; a terminal cuts what does not fit.
 SEPARATOR = " | "
 
 
@@ -96,28 +93,6 @@ class Clock:
         return {"train": train, "wall": self.wall, "waited": self.waited, "cores": cores}
 
 
-class TimeLeft:
-    """Estimates the time that a run needs for the rest of its budget.
-
-    It extrapolates from its first call, so that neither compilation nor an earlier process counts,
-    and estimates nothing from fewer than MIN_STEPS steps or MIN_SECONDS.
-    """
-
-    MIN_STEPS, MIN_SECONDS = 20, 5.0
-
-    def __init__(self):
-        self._first: tuple[float, int, float] | None = None
-
-    def __call__(self, step: int, done: float) -> float | None:
-        """Seconds left, or None, after `step` steps and the share `done` (0 to 1) of the budget."""
-        now = (time.monotonic(), step, done)
-        self._first = self._first or now
-        seconds, steps, share = (a - b for a, b in zip(now, self._first, strict=True))
-        if steps < self.MIN_STEPS or seconds < self.MIN_SECONDS or share <= 0:
-            return None
-        return seconds / share * (1 - done)
-
-
 class Progress:
     """Shows a status on standard error, at most a few times a second.
 
@@ -142,24 +117,12 @@ class Progress:
         if self.quiet or now < self._next_line:
             return
         self._next_line = now + (_LIVE_SECONDS if self._live else _PLAIN_SECONDS)
-        line = self.fitted(SEPARATOR.join(filter(None, (self._heading, status()))))
+        line = SEPARATOR.join(filter(None, (self._heading, status())))
         if self._live:
-            self._show(line)
+            self._show(line[: shutil.get_terminal_size().columns - 1])
         elif line != self._last:
             write(line, self._stream)
         self._last = line
-
-    @contextlib.contextmanager
-    def meanwhile(self, status: str) -> Iterator[None]:
-        """Shows `status` if the block takes longer than a few seconds."""
-        timer = threading.Timer(_SLOW_SECONDS, self.update, (lambda: status,))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
 
     def say(self, line: str) -> None:
         """Prints a line permanently; if quiet, keeps it in `unsaid`."""
@@ -168,14 +131,6 @@ class Progress:
             return
         self.close()
         write(line, self._stream)
-
-    def fitted(self, line: str) -> str:
-        """As many of a line's parts as fit into the terminal (80 columns elsewhere), at least the
-        first."""
-        width = shutil.get_terminal_size().columns
-        while len(line) >= width and SEPARATOR in line:
-            line = line.rpartition(SEPARATOR)[0]
-        return line[: width - 1] if self._live else line
 
     def close(self) -> None:
         """Removes the live line."""

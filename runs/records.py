@@ -17,8 +17,10 @@ import os
 import pathlib
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+from configs import base
 
 # Records of other versions are refused.
 SCHEMA_VERSION = 10
@@ -385,6 +387,20 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             values[f"{prefix}{name}"] = value
     return values
+
+
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any], may_change: Collection[str]
+) -> list[str]:
+    """Fields that differ but must not, such as 'echo.factor (2.0 there, 4.0 here)'. A field that
+    did not exist then had its default."""
+    defaults = {field.name: field.default for field in base.FIELDS}
+    old, new = ({**defaults, **flat(config)} for config in (there, here))
+    return [
+        f"{name} ({old.get(name)!r} there, {new.get(name)!r} here)"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) and name not in may_change
+    ]
 
 
 # --- Trials of a study

@@ -102,12 +102,11 @@ def note(
     now["fields"] = fields
     before = origins.of_run(there | {records.RESUMED: kept})[-1]
     old, new = (
-        flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
+        {name: origin[name] for name in records.ORIGIN} | began | origin["fields"]
         for origin in (before, now)
     )
-    if changed := [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]:
+    if changed := records.differences(old, new, ()):
         kept = [*kept, {"step": step, **now}]
-        listed = "; ".join(f"{n} ({old.get(n)!r} before, {new.get(n)!r} now)" for n in changed)
-        say(f"{workdir} resumes at step {step} with {listed}")
+        say(f"{workdir} resumes at step {step} with {'; '.join(changed)}")
     if kept != noted:
         records.write_json(workdir / records.CONFIG, there | {records.RESUMED: kept})

@@ -126,13 +126,6 @@ class Axis:
             return "min"
         return "max" if low is not None and low >= 1 - EDGE else None
 
-    def draws(self, value: Any) -> bool:
-        """Whether a search may draw `value`, which is rounded where the field is a whole number."""
-        if self.values:
-            return value in self.values
-        slack = 0.5 if isinstance(value, int) else 1e-9 * max(abs(self.min), abs(self.max))
-        return self.min - slack <= self.coordinate(value) <= self.max + slack
-
     def extremes(self) -> list[Any]:
         """The values at both ends, or all choices."""
         return list(self.values) or [self._value(self.min), self._value(self.max)]
@@ -282,8 +275,7 @@ class Study:
         baseline: name of the condition that the others are compared with; '' = none.
         trials: how many trials of each search count.
         searches: independent repetitions of each condition's search.
-        budget: fresh examples after which a trial ends, unless its condition sets another number
-            (`budget_of`); None if unknown.
+        budget: fresh examples after which a trial ends, unless its condition sets another number.
         space: axes of the search.
         score: one of SCORES.
         cadence: one of CADENCES.
@@ -299,7 +291,7 @@ class Study:
     baseline: str = ""
     trials: int = 0
     searches: int = 0
-    budget: int | None = None
+    budget: int = 0
     space: tuple[Axis, ...] = ()
     score: str = FRESH_EXAMPLES
     cadence: str = CADENCES[0]
@@ -328,15 +320,11 @@ class Study:
             return self.baseline or None
         return candidates[0]
 
-    def budget_of(self, condition: Condition) -> int | None:
-        """Fresh examples after which a trial of `condition` ends; None if unknown."""
-        own: Any = condition.overrides.get("budget.fresh_examples")
-        return int(own) if is_number(own) else self.budget
-
     @property
     def budgets(self) -> str:
-        """The budgets of all conditions: '12,000', '6,000 to 24,000', or '' if unknown."""
-        known = sorted({own for c in self.conditions if (own := self.budget_of(c))})
+        """The budgets of all conditions: '12,000', or '6,000 to 24,000'."""
+        name = "budget.fresh_examples"
+        known = sorted({int(c.overrides.get(name, self.budget)) for c in self.conditions})
         return " to ".join(f"{end:,}" for end in known[:1] + known[1:][-1:])
 
     @property

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from runs import records
 from runs.records import flat
 
@@ -48,13 +50,8 @@ class Tracker:
         drawn = record.pop("hparams", {})
         self.hparams = {name: self.config[name] for name in _COMPARED} | record | drawn
 
-    def start(self, fresh_examples: int) -> None:
-        """The run is about to take its first step in this process, at this position."""
-        raise NotImplementedError
-
     def write(self, values: Mapping[str, float], at: Mapping[str, Any]) -> None:
         """Adds values by tag, at the `step` and `fresh_examples` of a record."""
-        raise NotImplementedError
 
     def record(self, record: Mapping[str, Any]) -> None:
         split, names = record["split"], record.keys() - {"step", "fresh_examples", "split"}
@@ -200,26 +197,21 @@ class Profile:
     by `jax.profiler.TraceAnnotation`, which costs next to nothing while no trace is taken.
     """
 
-    def __init__(self, workdir: pathlib.Path, start: int, stop: int, say: Callable[[str], None]):
-        self._directory, self._say = workdir / records.PROFILE, say
-        self._steps, self._tracing, self._traced = range(start, stop), False, False
+    def __init__(self, workdir: pathlib.Path, start: int, stop: int):
+        self._directory, self._steps = workdir / records.PROFILE, range(start, stop)
+        self._tracing = False
 
     def step(self, step: int) -> None:
-        import jax
-
-        if step in self._steps and not self._tracing:
+        """The run is about to take a step; the first one is 1."""
+        if (step in self._steps) == self._tracing:
+            return
+        self._tracing = not self._tracing
+        if self._tracing:
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every call of Python would bury the named regions
             jax.profiler.start_trace(self._directory, profiler_options=options)
-            self._tracing = self._traced = True
-        elif step not in self._steps and self._tracing:
-            self._tracing = False
+        else:
             jax.profiler.stop_trace()
 
     def close(self) -> None:
         self.step(self._steps.stop)
-        if not self._traced:
-            self._say(
-                f"warning: this launch trained none of the steps {self._steps.start}:"
-                f"{self._steps.stop} of --profile, so there is no trace"
-            )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from echo.threads import DaemonPool, done_within
-from runs import records
+from runs import mirror, processes, records
 from runs.cli import InputError
 from runs.trackers import TRACKERS, Profile
 
@@ -25,13 +25,13 @@ class Tools:
     Attributes:
         trackers: names in TRACKERS.
         profile: (start, stop), the steps to trace; None for none.
-        mirror: URL of a copy of `root`; '' for none.
+        mirror: URL of a copy of `root`; None for none.
         root: the directory of the run or study that the flags were given for.
     """
 
     trackers: tuple[str, ...] = ("tensorboard",)
     profile: tuple[int, int] | None = None
-    mirror: str = ""
+    mirror: str | None = None
     root: pathlib.Path = pathlib.Path("/")
 
     def followers(
@@ -43,36 +43,28 @@ class Tools:
             config: the run's nested configuration.
             say: called with warnings.
         """
-        from runs import processes
-
         made: dict[str, Any] = {}
         if processes.is_first():
             for name in self.trackers:
                 made[f"--tracker={name}"] = TRACKERS[name][0](workdir, self.root, config)
             made |= self._mirror(workdir, say)
-        profile = Profile(workdir, *self.profile, say) if self.profile else None
+        profile = Profile(workdir, *self.profile) if self.profile else None
         return Followers(made, say, profile)
 
     def copy(self, directory: pathlib.Path, say: Callable[[str], None]) -> None:
         """Brings the mirror of a directory, `root` or below it, up to date, and waits for it."""
-        from runs import processes
-
         Followers(self._mirror(directory, say) if processes.is_first() else {}, say).close()
 
     def check(self, directory: pathlib.Path) -> None:
         """Raises InputError if `directory`, of a run or study that is about to begin or resume,
         cannot have its mirror. Leaves nothing there."""
         if self.mirror and directory.absolute() == self.root.absolute():
-            from runs import mirror
-
             mirror.check(self.mirror, self.root)
 
     def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> dict[str, Any]:
         if not self.mirror:
             return {}
-        from runs.mirror import Mirror
-
-        return {"--mirror": Mirror(self.root, self.mirror, directory, say)}
+        return {"--mirror": mirror.Mirror(self.root, self.mirror, directory, say)}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -80,27 +72,24 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tracker",
         type=_trackers,
+        default=("tensorboard",),
         metavar="NAME[,NAME]",
         help=f"also record to {', '.join(TRACKERS)}, or none (default tensorboard)",
     )
     parser.add_argument(
         "--mirror",
+        type=_place,
         metavar="URL",
         help="copy the directory to s3://BUCKET/PATH, gs://BUCKET/PATH, or another directory after "
         "each checkpoint and at the end",
     )
 
 
-def chosen(arguments: argparse.Namespace, root: pathlib.Path) -> Tools:
-    """The tools that flags choose for the run or study in `root`; raises InputError."""
-    url = arguments.mirror or ""
-    if arguments.mirror is not None and "://" not in url:
-        if not url:
-            raise InputError("--mirror is ''; give a URL or a directory")
-        url = os.path.abspath(url)  # workers may have another working directory
-    profile = getattr(arguments, "profile", None)
-    trackers = ("tensorboard",) if arguments.tracker is None else arguments.tracker
-    return Tools(trackers, profile, url, root.absolute())
+def _place(text: str) -> str:
+    """A URL, or the absolute path of a directory, since workers may have another working one."""
+    if not text:
+        raise InputError("--mirror is ''; give a URL or a directory")
+    return text if "://" in text else os.path.abspath(text)
 
 
 def _trackers(text: str) -> tuple[str, ...]:
@@ -112,10 +101,7 @@ def _trackers(text: str) -> tuple[str, ...]:
             raise InputError(f"--tracker is {text!r}; allowed: {allowed}, with commas, or none")
         package = TRACKERS[name][1]
         if importlib.util.find_spec(package) is None:
-            raise InputError(
-                f"--tracker={name} needs the package {package}, which is not installed; "
-                f"pip install {package}, or leave it out"
-            )
+            raise InputError(f"--tracker={name} needs the package {package}; pip install {package}")
     return names
 
 
@@ -203,8 +189,6 @@ class Recorder:
     """
 
     def __init__(self, workdir: pathlib.Path, keep_bytes: int, followers: Followers):
-        from runs import processes
-
         self._workdir, self._followers = workdir, followers
         self.active = processes.is_first()
         if self.active:
@@ -229,14 +213,8 @@ class Recorder:
                 self._extent = self._metrics.sync()
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Writes result.json, the last record; returns its content. A run that has finished no
-        longer has the errors of earlier attempts."""
+        """Writes result.json, the last record; returns its content."""
         if self.active:
-            if result["status"] in records.FINISHED:
-                import jax
-
-                for process in range(jax.process_count()):
-                    (self._workdir / records.error_file(process)).unlink(missing_ok=True)
             result = records.write_result(self._workdir, result, self._extent)
             self._followers.tell("end", result)
         return result

@@ -5,7 +5,6 @@ a trial are compared with one another and with the plan of their study.
 """
 
 import dataclasses
-import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -71,10 +70,8 @@ def read(
     for line, record in enumerate(trial.metrics, start=1):
         if lacking := [name for name in _PLACE_IN_RUN if name not in record]:
             raise Damaged(f"{records.METRICS}, line {line}, has no {lacking[0]}")
-    # A run opens its metrics after its config.json is written. A trial whose workers were killed
-    # before it began has failed without any other record.
-    began = (workdir / records.METRICS).exists()
-    if not trial.config and (began or trial.result.get("status", "failed") != "failed"):
+    began = (workdir / records.METRICS).exists()  # opened after config.json is written
+    if (began or trial.result) and not trial.config:
         raise Damaged(f"{records.CONFIG} is missing")
     if place and trial.result and not trial.search:
         raise Damaged(f"{records.HPARAMS} is missing, but {records.RESULT} exists")
@@ -94,22 +91,11 @@ def check_place(
     if not config:
         return
     condition, values = study.condition(place.condition), flat(config["config"])
-    drawn = values | (search.get("hparams") or {})
-    hparams = {axis.field: drawn.get(axis.field, math.nan) for axis in study.space}
-    for axis in study.space:
-        if not axis.draws(hparams[axis.field]):
-            raise Damaged(
-                f"{records.HPARAMS}: {axis.field} is {abbreviated(hparams[axis.field])}, which the "
-                f"search of the study does not draw ({axis})"
-            )
+    hparams = search.get("hparams") or {}
     planned = study.settings | study.trial_settings(condition, place.search, place.trial, hparams)
-    for name, value in values.items():
-        own = planned.get(name, value)
-        if own != value and name not in base.MAY_CHANGE_IN_STUDY:
-            raise Damaged(
-                f"{records.CONFIG} is of another plan: {name} is {abbreviated(value)}, and that of "
-                f"the study is {abbreviated(own)}"
-            )
+    changed = records.differences(values, values | planned, base.MAY_CHANGE_IN_STUDY)
+    if changed:
+        raise Damaged(f"{records.CONFIG} is of another plan than the study: {'; '.join(changed)}")
     varied = {*condition.overrides, *hparams} - {"dataset.spaced_epochs"}
     if any(name.startswith("dataset.") for name in varied):
         return  # the study says nothing about data that a condition or search chooses

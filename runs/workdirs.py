@@ -4,14 +4,12 @@ import contextlib
 import fcntl
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from configs import base
 from runs import cli, records
 from runs.checkpoints import check_path
 from runs.cli import InputError
-from runs.records import flat
 
 
 def checked(
@@ -36,7 +34,7 @@ def checked(
         if os.path.lexists(workdir) and not is_new(workdir):
             raise InputError(f"{workdir} exists but contains no run; give a new or empty directory")
         return None
-    changed = differences(there["config"], record["config"], may_change)
+    changed = records.differences(there["config"], record["config"], may_change)
     if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
         changed.append(f"the data (fingerprint {there['dataset']['fingerprint']} there)")
     if changed:
@@ -97,26 +95,10 @@ def check_place(directory: pathlib.Path, config: Any, flag: str) -> None:
 
 def is_new(workdir: pathlib.Path) -> bool:
     """Whether a directory contains no run. It may contain what a study writes before a trial
-    starts, also for one whose workers were killed then; hidden files; and damaged records."""
+    starts; hidden files; and damaged records."""
     kept = [records.HPARAMS, records.LOCK, records.DAMAGED, records.MIRROR]
-    if records.intact_result(workdir).get("status") == "failed":
-        kept.append(records.RESULT)
     names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
     return all(name in kept or name.startswith(".") for name in names)
-
-
-def differences(
-    there: Mapping[str, Any], here: Mapping[str, Any], may_change: Collection[str]
-) -> list[str]:
-    """Fields that differ but must not, such as 'echo.factor (2.0 there, 4.0 here)'. A field that
-    did not exist then had its default."""
-    defaults = {field.name: field.default for field in base.FIELDS}
-    old, new = ({**defaults, **flat(config)} for config in (there, here))
-    return [
-        f"{name} ({old.get(name)!r} there, {new.get(name)!r} here)"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) and name not in may_change
-    ]
 
 
 @contextlib.contextmanager

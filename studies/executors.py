@@ -4,12 +4,12 @@ Executors take units and return outcomes. All of them call `trial.run_unit` on t
 A worker that dies loses no work: the kernel releases its lock, and the unit is submitted again.
 """
 
-import contextlib
 import multiprocessing
 import pathlib
 import signal
-from multiprocessing import connection, resource_tracker
-from multiprocessing.process import BaseProcess
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from typing import Protocol
 
 from runs.progress import Progress
@@ -23,33 +23,16 @@ Ended = list[tuple[Unit, Outcome | None]]  # None: the worker died
 
 
 class Executor(Protocol):
-    """Runs units; the caller closes it at the end.
-
-    Attributes:
-        here: whether units run in this process, which prints their progress and takes their
-            signals.
-        workers: the most processes that train on one machine at once.
-    """
+    """Runs units; the caller closes it at the end. `here`: in this process, which then prints their
+    progress and takes their signals. `workers`: the most that train on one machine at once."""
 
     here: bool
     workers: int
 
-    def free(self) -> int:
-        """How many units can be submitted now."""
-        ...
-
-    def submit(self, unit: Unit, label: str) -> None:
-        """Starts a unit; `label` is what a live display calls it."""
-        ...
-
-    def wait(self, seconds: float) -> Ended:
-        """The units that have ended; waits at most `seconds` for one."""
-        ...
-
-    def stop(self) -> None:
-        """Has the running units save themselves and end."""
-        ...
-
+    def free(self) -> int: ...  # units that can be submitted now
+    def submit(self, unit: Unit, label: str) -> None: ...  # starts it; `label` is for a display
+    def wait(self, seconds: float) -> Ended: ...  # at most so long, for one that has ended
+    def stop(self) -> None: ...  # running units save themselves and end
     def close(self) -> None: ...
 
 
@@ -79,76 +62,53 @@ class InProcessExecutor:
 
 
 class PoolExecutor:
-    """Worker processes on this machine, which keep what they have compiled from unit to unit.
-
-    `concurrent.futures.ProcessPoolExecutor` does not fit: once a worker is killed, it gives up all
-    its work.
-    """
+    """Worker processes on this machine, which keep what they have compiled from unit to unit. If
+    one is killed, the pool stops the others, which save themselves, and another takes its place."""
 
     here = False
 
     def __init__(self, study: Study, study_dir: pathlib.Path, progress: Progress, number: int):
         self._arguments, self.workers = (study, study_dir), number
-        self._workers: dict[connection.Connection, BaseProcess] = {}
-        self._busy: dict[connection.Connection, Unit] = {}
+        self._units: dict[futures.Future[Outcome], Unit] = {}
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> futures.ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        return futures.ProcessPoolExecutor(self.workers, context)
 
     def free(self) -> int:
-        return self.workers - len(self._busy)
+        return self.workers - len(self._units)
 
     def submit(self, unit: Unit, label: str) -> None:
-        idle = [p for p, own in self._workers.items() if p not in self._busy and own.is_alive()]
-        pipe = idle[-1] if idle else self._start_worker()
-        with contextlib.suppress(OSError):  # it has died just now, as `wait` will see
-            pipe.send(unit)
-        self._busy[pipe] = unit
-
-    def wait(self, seconds: float) -> Ended:
-        ended: Ended = []
-        for pipe in connection.wait(list(self._busy), seconds) if self._busy else []:
-            assert isinstance(pipe, connection.Connection)
-            unit = self._busy.pop(pipe)
-            try:
-                ended.append((unit, pipe.recv()))
-            except (EOFError, OSError):
-                self._workers.pop(pipe).join()
-                ended.append((unit, None))
-        return ended
-
-    def stop(self) -> None:
-        for pipe in self._busy:
-            self._workers[pipe].terminate()  # on SIGTERM the run saves itself; the worker answers
-
-    def close(self) -> None:
-        self.stop()
-        for pipe in self._workers:
-            pipe.close()  # which ends an idle worker
-        for process in self._workers.values():
-            process.join(_STOP_SECONDS)
-            process.kill()
-        self._workers, self._busy = {}, {}
-
-    def _start_worker(self) -> connection.Connection:
-        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, *self._arguments))
-        # Blocked signals stay blocked in a new process, so Ctrl-C cannot end a worker's imports
-        # with a traceback. Starting the resource tracker would unblock them, so it comes first.
+        study, study_dir = self._arguments
+        # Ctrl-C reaches every process of a terminal. Workers inherit that it is blocked, and `stop`
+        # reaches them. Starting the resource tracker would unblock it, so it comes first.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            process.start()
+            future = self._pool.submit(attempt, study, unit, study_dir)
+        except BrokenProcessPool:  # an idle worker was killed
+            self._pool = self._new_pool()
+            future = self._pool.submit(attempt, study, unit, study_dir)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()  # the worker then holds the only copy, and its end closes the pipe
-        self._workers[ours] = process
-        return ours
+        self._units[future] = unit
 
+    def wait(self, seconds: float) -> Ended:
+        ended: Ended = []
+        for future in futures.wait(self._units, seconds, futures.FIRST_COMPLETED).done:
+            unit = self._units.pop(future)
+            broken = isinstance(future.exception(), BrokenProcessPool)
+            ended.append((unit, None if broken else future.result()))
+        return ended
 
-def _work(pipe: connection.Connection, study: Study, study_dir: pathlib.Path) -> None:
-    """The main loop of a worker: receives a unit, sends its outcome."""
-    # Ctrl-C reaches every process of a terminal; a worker handles it only while it trains
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see _start_worker
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            pipe.send(attempt(study, pipe.recv(), study_dir))
+    def stop(self) -> None:
+        for process in multiprocessing.active_children():
+            process.terminate()  # on SIGTERM a run saves itself
+
+    def close(self) -> None:
+        self.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.join(_STOP_SECONDS)
+            process.kill()

@@ -16,7 +16,6 @@ import ml_collections
 from configs import base
 from data.splits import open_splits
 from echo.spec import abbreviated, checked_integer
-from pipeline import accounting
 from runs import cli, origins, records, workdirs
 from runs.progress import several
 from runs.study import (
@@ -34,8 +33,6 @@ from runs.study import (
 )
 from studies import search
 from studies.search import errors_of, refuse
-
-_DISPLAYED_TRIALS = 3
 
 MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
 MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to list
@@ -253,53 +250,35 @@ def listing(
     texts = []
     for name, definition in all_studies(module, config_flag.partition(":")[2]).items():
         study = load_study(copy.deepcopy(config), module, config_flag, name, overrides)
-        paragraphs = (str(definition.get("about", "")), cost(study))
-        lines = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, 96)]
+        lines = textwrap.wrap(f"{definition.get('about', '')} {cost(study)}", 96)
         texts.append("\n    ".join([name, *lines]))
     return "\n\n".join(texts) or f"{config_flag} has no studies; add get_studies() to it"
 
 
 def dry_run(study: Study) -> str:
-    """Conditions, search space, first trials, seeds, and cost."""
-    seed, target = study.config.seed, study.target
+    """The plan: target, conditions, search space, and cost."""
+    target, sign = study.target, ">=" if study.target.mode == "above" else "<="
     lines = [
-        f"study {study.name} of {study.config_flag}",
-        f"target: {target.metric} {'>=' if target.mode == 'above' else '<='} {target.value:g}; "
+        f"study {study.name} of {study.config_flag}: {target.metric} {sign} {target.value:g}, "
         f"scored by {study.score}",
-        "",
         "conditions (* = baseline):",
     ]
     for condition in study.conditions:
         mark = "*" if condition.name == study.baseline else " "
-        steps = several(accounting.total_steps(search.longest_trial(study, condition)), "step")
-        lines.append(f" {mark} {condition.name}: {condition.label}; at most {steps}")
+        lines.append(f" {mark} {condition.name}: {condition.label}")
         lines += [f"       {name} = {value}" for name, value in condition.overrides.items()]
-    lines += ["", "search space:", *([f"   {axis}" for axis in study.space] or ["   none"])]
-    if study.space:
-        lines += ["", f"first trials of search 0, which has {study.trials}:"]
-        for number in range(min(_DISPLAYED_TRIALS, study.trials)):
-            values = search.in_words(search.point(study.space, 0, number))
-            lines.append(f"   {number}: {values}")
-    lines += [
-        "",
-        f"seeds: seed.data = {seed.data} + search; seed.model = {seed.model} + "
-        f"{SEEDS_PER_SEARCH} * search + trial; equal in all conditions",
-        f"cost: {cost(study)}",
-    ]
-    return "\n".join(lines)
+    lines += ["search space:", *(f"   {axis}" for axis in study.space)]
+    return "\n".join([*lines, cost(study)])
 
 
 def cost(study: Study) -> str:
     """Trials and fresh examples, as far as they are known in advance."""
     searches = len(study.conditions) * study.searches
-    longest = [search.longest_trial(study, condition) for condition in study.conditions]
-    budgets = sum(config.budget.fresh_examples for config in longest)
-    fresh_examples = budgets * study.searches * study.trials
     return (
-        f"{several(len(study.conditions), 'condition')} x {several(study.searches, 'search')} x "
-        f"{several(study.trials, 'trial')} = {several(searches * study.trials, 'trial')}, "
-        f"diverged ones not counted (at most {several(searches * study.max_trials, 'attempt')}); "
-        f"{fresh_examples:,} fresh examples if each trial uses its whole budget"
+        f"Cost: {several(searches * study.trials, 'trial')} of {study.budgets} fresh examples or "
+        f"less ({several(len(study.conditions), 'condition')} x "
+        f"{several(study.searches, 'search')} x {several(study.trials, 'trial')}); those that "
+        f"diverge are replaced, up to {several(searches * study.max_trials, 'attempt')}."
     )
 
 
@@ -348,11 +327,11 @@ def _grown(study_dir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any] | No
         return plan
     existing = dict(Study.read(study_dir).record)
     here, there = plan["resolved_config"], existing["resolved_config"]
-    changed = workdirs.differences(there, here, base.MAY_CHANGE_IN_STUDY)
+    changed = records.differences(there, here, base.MAY_CHANGE_IN_STUDY)
     changed = [f"config.{difference}" for difference in changed]
     # notes are not part of the data, which the fingerprint tells apart
     old, new = ({"dataset": {**record["dataset"], "notes": ()}} for record in (existing, plan))
-    changed += workdirs.differences(old, new, ())
+    changed += records.differences(old, new, ())
     others = {*plan} - {"resolved_config", "dataset", *MAY_CHANGE}
     changed += sorted(name for name in others if existing.get(name) != plan[name])
     if changed:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import itertools
 import pathlib
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from data.splits import remarks
-from runs import origins, processes, records, signals, workdirs
+from runs import cli, records, signals, workdirs
 from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tracking import Tools
@@ -18,12 +17,12 @@ from studies import search
 from studies.executors import Executor, InProcessExecutor
 from studies.plan import open_study, with_record
 from studies.queue import SearchQueue
-from studies.trial import HELD, Outcome, Unit, finished_result, give_up
+from studies.trial import HELD, Outcome, Unit, finished_result
 
 _POLL_SECONDS = 0.5  # between polls of workers and signals
 _HELD_SECONDS = 2.0  # before a trial that another launch holds is tried again
 
-# A trial whose workers are killed this often (too little memory) is given up.
+# A trial whose workers are killed this often (too little memory) ends the launch.
 MAX_WORKER_FAILURES = 3
 
 MakeExecutor = Callable[[Study, pathlib.Path, Progress], Executor]
@@ -57,8 +56,8 @@ def run(
     study = with_record(study)
     executor = make_executor(study, study_dir, progress)
     try:
-        processes.decided_by_first(lambda: tools.check(study_dir))
-        if note := processes.decided_by_first(lambda: open_study(study, study_dir)):
+        tools.check(study_dir)
+        if note := open_study(study, study_dir):
             progress.say(note)
         # before any trial, so that a copy of an unfinished study can be resumed
         tools.copy(study_dir, progress.say)
@@ -87,8 +86,7 @@ class _Launch:
         index, number_of_shards = self.shard
         # the first search of every condition, then the second of every condition, and so on
         in_order = [*itertools.product(range(self.study.searches), self.study.conditions)]
-        self._now = 0.0  # one clock for all processes, read once per round
-        sizes = self.study.trials, self.study.max_trials, lambda: self._now
+        sizes = self.study.trials, self.study.max_trials
         self._queues = {
             (c.name, number): SearchQueue(c.name, number, *sizes)
             for number, c in in_order[index::number_of_shards]
@@ -101,7 +99,6 @@ class _Launch:
         """Runs until every search is over, or until a signal has stopped what was running."""
         with signals.stop_requested() as stop_requested:
             while self._running() or not (self._stopping or self._over()):
-                self._now = processes.decided_by_first(time.monotonic)
                 if not self._stopping and stop_requested():
                     self._stopping = True
                     self.executor.stop()
@@ -144,17 +141,14 @@ class _Launch:
             while self.executor.free() and (taken := queue.take(self.lanes)):
                 unfinished = tuple(t for t in taken if not self._already_finished(queue, t))
                 if unfinished:
-                    code = origins.describe()["commit"]
-                    shared = self.tools, self.executor.workers, code
+                    shared = self.tools, self.executor.workers
                     unit = Unit(queue.condition, queue.search, unfinished, *shared)
                     self.executor.submit(unit, f"{self._counts()} {unit.label(*unfinished)}")
 
     def _already_finished(self, queue: SearchQueue, trial: int) -> bool:
         """Whether an earlier launch finished the trial, which is then counted."""
         place = records.TrialPath(queue.condition, queue.search, trial)
-        result = processes.decided_by_first(
-            functools.partial(finished_result, self.study, self.study_dir, place)
-        )
+        result = finished_result(self.study, self.study_dir, place)
         if result:
             queue.end(trial, result["status"])
         return bool(result)
@@ -167,7 +161,7 @@ class _Launch:
         for trial in unit.trials:
             result = results.get(trial)
             if result is None and not self._stopping:
-                result = self._worker_died(unit, trial)
+                self._worker_died(unit, trial)
             if result is None or result["status"] == "preempted":
                 queue.postpone(trial)
                 # what stops a trial in this process stops the launch
@@ -178,23 +172,24 @@ class _Launch:
                 queue.end(trial, result["status"])
                 self._diverged += result["status"] == "diverged"
                 # else another launch finished it just before this one locked it
-                if outcome is None or trial in outcome.trained:
+                if outcome and trial in outcome.trained:
                     self._say_ended(unit, trial, result)
 
-    def _worker_died(self, unit: Unit, trial: int) -> dict[str, Any] | None:
-        """The result of a trial that has lost too many workers; None if it is to start again."""
+    def _worker_died(self, unit: Unit, trial: int) -> None:
+        """Counts the workers that a trial has lost; raises Failed if there are too many."""
         key = (unit.condition, unit.search, trial)
         self._worker_failures[key] += 1
-        if self._worker_failures[key] < MAX_WORKER_FAILURES:
-            self.progress.say(f"{unit.label(trial)}: its worker was killed; the trial is retried")
-            return None
-        error = f"given up after {MAX_WORKER_FAILURES} workers were killed"
-        return give_up(self.study, unit, trial, self.study_dir, error)
+        if self._worker_failures[key] >= MAX_WORKER_FAILURES:
+            raise cli.Failed(
+                f"{unit.label(trial)}: {MAX_WORKER_FAILURES} of its workers were killed, perhaps "
+                "since memory ran out; use fewer workers, and start the same command again"
+            )
+        self.progress.say(f"{unit.label(trial)}: its worker was killed; the trial is retried")
 
     def _say_ended(self, unit: Unit, trial: int, result: dict[str, Any]) -> None:
         values = search.in_words(search.point(self.study.space, unit.search, trial))
         parts = (f"{self._counts()} {unit.label(trial)}: {_ending(result)}", values)
-        self.progress.say(self.progress.fitted(SEPARATOR.join(filter(None, parts))))
+        self.progress.say(SEPARATOR.join(filter(None, parts)))
 
 
 def _ending(result: dict[str, Any]) -> str:

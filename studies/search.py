@@ -8,23 +8,19 @@ from typing import Any
 import ml_collections
 from scipy.stats import qmc
 
-import workloads
 from configs import base
 from echo.spec import abbreviated, checked_number
 from runs import cli
 from runs.records import nested
 from runs.study import SCALES, SECONDS, Axis, Condition, Study
 from training import check as config_check
-from training.experiment import Experiment, make_experiment
+from training.experiment import make_experiment
 
 _MAX_CHECKED = 1_000  # planned trials whose values are checked in advance
 _MAX_END = 1e300  # of an axis; its logarithm and multiples are finite
 
 # Searched fields that change neither the network nor the data.
 _HYPERPARAMETERS = ("optimizer.", "loss.")
-
-# Fields that decide how many steps and fresh examples a trial has, with the end that gives most.
-_LENGTH = {"batch_size": min, "budget.fresh_examples": max}
 
 # Fields of the input, which lanes share: they must be equal in all trials of a search.
 _INPUT = ("workload", "dataset.", "augment", "batch_size", "budget.", "echo.", "upstream.")
@@ -141,15 +137,8 @@ def trial_config(
     return config
 
 
-def longest_trial(study: Study, condition: Condition) -> ml_collections.ConfigDict:
-    """The configuration of a condition with the most steps and fresh examples that its search may
-    draw."""
-    ends = {axis.field: _extremes(axis) for axis in study.space if axis.field in _LENGTH}
-    return trial_config(study, condition, 0, 0, {f: _LENGTH[f](ends[f]) for f in ends})
-
-
 def check(study: Study, lanes: int = 1) -> None:
-    """Checks that every condition can be trained and evaluated wherever the search may lead.
+    """Checks that every condition can be trained, and what the search may draw at its ends.
 
     Raises:
         cli.InputError: what is not allowed; nothing has been written.
@@ -158,54 +147,34 @@ def check(study: Study, lanes: int = 1) -> None:
         _check_lanes(study)
     check_values(study)
     for condition in study.conditions:
-        config = trial_config(study, condition, 0, 0)
         with errors_of(f"condition {condition.name!r}"):
-            prepared = make_experiment(config)
-        if condition is study.conditions[0]:
-            _check_networks(study, prepared)
+            make_experiment(trial_config(study, condition, 0, 0))
+    for axis in study.space:
+        for end in () if axis.field.startswith(_HYPERPARAMETERS) else _extremes(axis):
+            with errors_of(f"the search may set {axis.field} to {abbreviated(end)}"):
+                config = trial_config(study, study.conditions[0], 0, 0, {axis.field: end})
+                make_experiment(config)
 
 
 def check_values(study: Study) -> None:
     """Checks the rules between fields in each condition: at the ends of each axis, combined with a
     drawn point of the others, at the planned trials, and the seeds of the last one; raises
     InputError."""
-    points = _points_to_check(study)
+    points = [
+        point(study.space, 0, 0) | {a.field: end} for a in study.space for end in _extremes(a)
+    ]
+    for search in range(min(study.searches, 1 + _MAX_CHECKED // study.max_trials)):
+        points += _points(study.space, search, 0, study.max_trials) if study.space else [{}]
     for condition in study.conditions:
         config = trial_config(study, condition, 0, 0)
         for values in points:
-            point = f" with {in_words(values)}" if values else ""
-            with errors_of(f"condition {condition.name!r}{point}"):
+            at = f" with {in_words(values)}" if values else ""
+            with errors_of(f"condition {condition.name!r}{at}"):
                 for name, value in values.items():
                     cli.set_field(config, name, value)
                 config_check.check_rules(config)
     with errors_of("the last trial"):
         trial_config(study, study.conditions[0], study.searches - 1, study.max_trials - 1)
-
-
-def _points_to_check(study: Study) -> list[dict[str, Any]]:
-    if not study.space:
-        return [{}]
-    drawn = point(study.space, 0, 0)
-    points = [drawn | {axis.field: end} for axis in study.space for end in _extremes(axis)]
-    for search in range(min(study.searches, 1 + _MAX_CHECKED // study.max_trials)):
-        points += _points(study.space, search, 0, study.max_trials)
-    return points
-
-
-def _check_networks(study: Study, prepared: Experiment) -> None:
-    """Makes what axes other than hyperparameters may draw: networks, and data at the ends."""
-    points, data_devices = _points_to_check(study), prepared.program.task.mesh.shape["data"]
-    for axis in study.space:
-        if axis.field.startswith(_HYPERPARAMETERS):
-            continue
-        for value in dict.fromkeys(values[axis.field] for values in points):
-            with errors_of(f"the search may set {axis.field} to {abbreviated(value)}"):
-                config = trial_config(study, study.conditions[0], 0, 0, {axis.field: value})
-                workload = workloads.make(config, prepared.info)
-                config_check.check_workload(config, workload)
-                config_check.check_devices(config, data_devices)
-                if value in _extremes(axis):
-                    make_experiment(config)
 
 
 def in_words(hparams: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pathlib
 from typing import Any
 
 import train
-from runs import cli, origins, processes, records, resuming, trial_records, workdirs
+from runs import cli, records, resuming, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
 from runs.tracking import Tools
@@ -30,7 +30,6 @@ class Unit:
     trials: tuple[int, ...]
     tools: Tools | None = None
     workers: int = 1  # processes that share the machine's cores
-    commit: str | None = None  # of the code with which a worker must train; None = any
 
     def place(self, trial: int) -> records.TrialPath:
         return records.TrialPath(self.condition, self.search, trial)
@@ -99,10 +98,7 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
         cli.InputError, OSError, ValueError: see `train.train`.
     """
     with contextlib.ExitStack() as held_locks:
-        known, notes = processes.decided_by_first(
-            lambda: _claim(study, unit, study_dir, held_locks)
-        )
-        results = {int(trial): result for trial, result in known.items()}
+        results, notes = _claim(study, unit, study_dir, held_locks)
         to_train = tuple(trial for trial in unit.trials if trial not in results)
         while True:
             try:
@@ -110,43 +106,10 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
                 results |= zip(to_train, trained, strict=True)
                 return Outcome(results, to_train, tuple(notes))
             except resuming.NothingToResume as error:
-                set_aside = lambda where=error.workdir: str(resuming.set_aside(where))  # noqa: E731
                 notes.append(
                     f"{error.workdir}: no checkpoint can be used ({error.reasons}); its files are "
-                    f"now in {processes.decided_by_first(set_aside)}, and the trial has started "
-                    "over"
+                    f"now in {resuming.set_aside(error.workdir)}, and the trial has started over"
                 )
-
-
-def give_up(
-    study: Study, unit: Unit, trial: int, study_dir: pathlib.Path, error: str
-) -> dict[str, Any]:
-    """Records a trial that its workers did not survive as failed, so that its search can end.
-
-    A later launch tries it again, as it does any failed trial.
-
-    Args:
-        error: why it is given up.
-
-    Returns:
-        The content of its result.json: what is recorded now, or the result of a trial that had
-        finished before its worker was killed. HELD if another process trains it.
-    """
-    workdir = unit.workdir(trial, study_dir)
-    workdir.mkdir(parents=True, exist_ok=True)
-    with workdirs.held(workdir / records.LOCK) as locked:
-        if not locked:
-            return HELD
-        if finished := finished_result(study, study_dir, unit.place(trial)):
-            return finished
-        if not (workdir / records.HPARAMS).exists():
-            _write_hparams(study, unit, trial, workdir, len(unit.trials))
-        position = {"step": 0, "fresh_examples": 0, "train_seconds": 0.0, "wall_seconds": 0.0}
-        position["input_wait_fraction"] = None
-        with contextlib.suppress(records.Damaged, IndexError):
-            position |= records.read_metrics(workdir)[-1]
-        result = records.run_result("failed", study.target, position, None, error)
-        return records.write_result(workdir, result)
 
 
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
@@ -155,12 +118,6 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         # It may add fields and networks; of a Ray cluster, one machine may have it alone.
         with contextlib.suppress(cli.InputError):
             cli.load_module(study.config_flag)
-        here = origins.describe()["commit"]
-        if unit.commit and here and here != unit.commit:
-            raise cli.InputError(
-                f"a worker has other code ({here}) than the sweep began with ({unit.commit}); "
-                "restore it, or start the same command again with the new code"
-            )
         progress = Progress(quiet=True)
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
@@ -177,14 +134,11 @@ def _train(
     """Trains trials whose locks this process holds; returns their results."""
     trial_dirs = [unit.workdir(trial, study_dir) for trial in trials]
     condition = study.condition(unit.condition)
-    if processes.is_first():
-        for trial, workdir in zip(trials, trial_dirs, strict=True):
-            _write_hparams(study, unit, trial, workdir, len(trials))
+    for trial, workdir in zip(trials, trial_dirs, strict=True):
+        _write_hparams(study, unit, trial, workdir, len(trials))
     configs = [search.trial_config(study, condition, unit.search, trial) for trial in trials]
     if len(trials) == 1:
-        result = train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)
-        processes.raise_if_failed(result, trial_dirs[0])
-        return [result]
+        return [train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)]
     return lanes.train(configs, trial_dirs, progress, tools=unit.tools)
 
 
@@ -207,13 +161,9 @@ def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, 
 
 def _claim(
     study: Study, unit: Unit, study_dir: pathlib.Path, held_locks: contextlib.ExitStack
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Locks the trials that this process will train, and sets damaged ones aside.
-
-    Returns:
-        Results of the other trials, finished or HELD, by number as text (they are sent between
-        processes as JSON); and a sentence for each trial whose records were set aside.
-    """
+) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    """Locks the trials that this process will train, and sets damaged ones aside. Returns the
+    results of the others, finished or HELD, and a sentence for each that was set aside."""
     known, notes = {}, []
     for trial in unit.trials:
         workdir = unit.workdir(trial, study_dir)
@@ -229,5 +179,5 @@ def _claim(
                     f"{resuming.set_aside(workdir)}, and the trial has started over"
                 )
         if result or not locked:
-            known[str(trial)] = result or HELD
+            known[trial] = result or HELD
     return known, notes

@@ -1,14 +1,13 @@
 """Training with echo.policy=auto: times the steps, and records and repeats the decisions.
 
 The echo stage decides per batch how many fresh examples to use: as many as arrive before the device
-needs the batch. So training has to know when that is (`Pace`), to agree on the decisions with the
-other processes, and to record them, so that a run can be repeated exactly.
+needs the batch. So training has to know when that is (`Pace`), and to record the decisions, so that
+a run can be repeated exactly. Several processes would have to agree on them, so `auto` has one.
 """
 
 import collections
 import dataclasses
 import functools
-import itertools
 import os
 import pathlib
 import statistics
@@ -26,8 +25,7 @@ import echo
 from pipeline import accounting
 from pipeline.map_datasets import Batch
 from pipeline.streams import FixedPolicy, concatenate
-from runs import cli, processes, records
-from runs.exchange import Exchange
+from runs import cli, records
 
 # A step may end before it is expected to, so the input asks again after this share of the time
 # left, and not sooner than this: asking takes CPU time, which a step on the host needs.
@@ -50,9 +48,6 @@ class AutoPolicy(FixedPolicy):
             is needed at once.
         decisions: the fresh examples of each batch and stream to repeat, int [batches][streams],
             after which the input ends; None to decide.
-        exchange: takes this process's contribution (JSON; None if one of its streams has ended)
-            and returns those of all processes in the same order everywhere; see
-            runs.exchange.Exchange.
 
     Attributes:
         earlier: decisions by batch number, from 0, that are repeated.
@@ -66,17 +61,15 @@ class AutoPolicy(FixedPolicy):
         config: ConfigDict,
         pace: Any = None,
         decisions: Sequence[Sequence[int]] | None = None,
-        exchange: Any = None,
     ):
         self._config, self._pace = config, pace
-        self._exchange = exchange
         self.total_steps = None if decisions is None else len(decisions)
         self.earlier: dict[int, Sequence[int]] = {}
         if decisions is not None:
             self.earlier.update(enumerate(decisions))
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
         self._recorded = 0  # steps whose decisions are in the file already
-        self._file: records.LinesWriter | None = None  # in process 0
+        self._file: records.LinesWriter | None = None
 
     def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
         settings, rows = self._config.echo, self._config.batch_size // self._config.echo.streams
@@ -92,19 +85,13 @@ class AutoPolicy(FixedPolicy):
         )
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
-        counts = None
-        if blocks is not None:  # per stream: its fresh examples so far, and those in this batch
-            counts = [
-                [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]
-                for stream, block in blocks.items()
-            ]
-        everywhere: list[Any] = self._exchange(counts) if self._exchange else [counts]
-        if blocks is None or None in everywhere:
+        if blocks is None:
             raise StopIteration
-        _, admitted, decisions = zip(*sorted(itertools.chain(*everywhere)), strict=True)
-        self._limit = min(admitted) + self._config.batch_size // self._config.echo.streams
-        batch = concatenate(list(blocks.values()))
-        return batch._replace(fresh_examples=sum(admitted), decisions=decisions)
+        streams = list(blocks.values())
+        slowest = min(int(block.fresh_examples) for block in streams)
+        self._limit = slowest + self._config.batch_size // len(streams)
+        decisions = tuple(int(np.count_nonzero(block.copy == 0)) for block in streams)
+        return concatenate(streams)._replace(decisions=decisions)
 
     def get_state(self) -> dict[str, Any]:
         return {"limit": self._limit}
@@ -117,18 +104,17 @@ class AutoPolicy(FixedPolicy):
     def resume(self, workdir: pathlib.Path, step: int) -> None:
         """Repeats decisions that were recorded after the checkpoint before making new ones."""
         path = workdir / records.DECISIONS
-        decisions, length = processes.decided_by_first(lambda: records.read_decisions(path))
+        decisions, length = records.read_decisions(path)
         self.earlier.update(enumerate(decisions[step:], start=step))
         self._recorded = len(decisions)
-        if processes.is_first():
-            self._file = records.LinesWriter(path, length)
+        self._file = records.LinesWriter(path, length)
 
     def busy(self, seconds: float) -> float:
         return self._pace.busy(seconds)
 
     def dispatched(self, step: int, batch: Batch, metrics: Any) -> None:
         self._pace.dispatched(metrics)
-        if self._file is not None and step > self._recorded:
+        if self._file and step > self._recorded:
             self._file.write({"step": step, "fresh": batch.decisions})
 
     def awaits(self, metrics: Any) -> None:
@@ -138,8 +124,6 @@ class AutoPolicy(FixedPolicy):
         return {records.DECISIONS: self._file.sync()} if self._file else {}
 
     def close(self) -> None:
-        if self._exchange:
-            self._exchange.close()
         if self._file:
             self._file.close()
 
@@ -150,8 +134,7 @@ def of_run(config: ConfigDict) -> AutoPolicy:
     Raises:
         InputError: config.echo.replay does not contain the decisions of such a run.
     """
-    decisions = processes.decided_by_first(lambda: _read_replay(config))
-    return AutoPolicy(config, Pace(), decisions, Exchange())
+    return AutoPolicy(config, Pace(), _read_replay(config))
 
 
 def _read_replay(config: ConfigDict) -> list[list[int]] | None:

@@ -1,11 +1,10 @@
-"""Rules between fields of a configuration, and what to do about one that needs too much memory.
+"""Rules between fields of a configuration.
 
 The range of a single field is in configs/base.py.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 from ml_collections import ConfigDict
@@ -160,41 +159,14 @@ def check_devices(config: ConfigDict, data_devices: int) -> None:
 def held_streams(config: ConfigDict, held_rows: range) -> range:
     """The streams that fill the rows of each batch that this process holds."""
     rows, held = config.batch_size // config.echo.streams, len(held_rows)
-    # several processes hold the same rows, and each would decide what to repeat in its own
-    shared = config.echo.policy == "auto" and held * jax.process_count() > config.batch_size
+    auto = config.echo.policy == "auto" and jax.process_count() > 1
     split = held_rows.start % rows != 0 or held % rows != 0
     rules = [
-        ("mesh.model", shared, "with echo.policy=auto at most the devices of a process"),
+        ("echo.policy", auto, "'fixed' in several processes, which would have to decide alike"),
         ("echo.streams", split, f"a multiple of the {config.batch_size // held} processes"),
     ]
     _refuse(config, rules)
     return range(held_rows.start // rows, held_rows.stop // rows)
-
-
-def exhaustion(error: BaseException, config: ConfigDict) -> str | None:
-    """What to do about an error that this machine or a device has no memory left; None for other
-    errors."""
-    of_device = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-    if not of_device and not isinstance(error, MemoryError):
-        return None
-    remedy = ", or set config.dtype=bfloat16" if config.dtype == "float32" else ""
-    return (
-        f"{'a device' if of_device else 'this machine'} has no memory left with config.batch_size="
-        f"{config.batch_size:,}; lower it, make the network of config.model or what echoing keeps "
-        f"smaller{remedy} ({str(error).partition(chr(10))[0]})"
-    )
-
-
-@contextlib.contextmanager
-def exhaustion_explained(config: ConfigDict) -> Iterator[None]:
-    """Replaces an error that there is no memory left by ConfigError."""
-    try:
-        yield
-    except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        explanation = exhaustion(error, config)
-        if explanation is None:
-            raise
-        raise ConfigError(explanation) from error
 
 
 def check_processes(
@@ -206,10 +178,10 @@ def check_processes(
     Args:
         examples: the number of examples by split.
     """
-    if jax.process_count() == 1:
-        return
     names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
     values = {f"config.{name}": nested(config, name) for name in names}
     values |= {f"the data set's {name}": value for name, value in dataclasses.asdict(info).items()}
-    counts = {f"the number of {split} examples": n for split, n in (examples or {}).items()}
-    processes.check_same(values | counts)
+    values |= {f"the number of {split} examples": n for split, n in (examples or {}).items()}
+    first, *others = processes.gather(values)
+    for name in (name for other in others for name in first if other.get(name) != first[name]):
+        raise ConfigError(f"{name} differs between the processes of this run; give all the same")

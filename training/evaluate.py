@@ -68,22 +68,21 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     held_out_splits = {dataset.validation_split or "validation": held_out}
     if dataset.test_split:
         held_out_splits[dataset.test_split] = open_test_split(config)
-    with check.exhaustion_explained(config):
-        kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
-        try:
-            state = kept.restore(step, program.init(config.seed.model))
-            fresh_examples = kept.value(step)["counters"]["fresh_examples"]
-        except records.Damaged as error:
-            raise cli.InputError(
-                f"checkpoint {step} of {workdir} cannot be used: {error}; restore its files, or "
-                "train in another directory"
-            ) from error
-        metrics = {}
-        for name, split in held_out_splits.items():
-            values = program.evaluate(state, held_out_batches(config, split, program))
-            if split.damaged:  # with dataset.damaged=skip
-                values["skipped_examples"] = len(split.damaged)
-            metrics[name] = records.without_nonfinite(values)
+    kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
+    try:
+        state = kept.restore(step, program.init(config.seed.model))
+        fresh_examples = kept.value(step)["counters"]["fresh_examples"]
+    except records.Damaged as error:
+        raise cli.InputError(
+            f"checkpoint {step} of {workdir} cannot be used: {error}; restore its files, or "
+            "train in another directory"
+        ) from error
+    metrics = {}
+    for name, split in held_out_splits.items():
+        values = program.evaluate(state, held_out_batches(config, split, program))
+        if split.damaged:  # with dataset.damaged=skip
+            values["skipped_examples"] = len(split.damaged)
+        metrics[name] = records.without_nonfinite(values)
     arrays = {"params": state.params, "model_state": state.model_state}
     # whole arrays, even if they are split over devices and processes
     named = checkpoints.by_path(multihost_utils.process_allgather(arrays, tiled=True))

@@ -26,9 +26,9 @@ from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch, num_skipped
 from runs import cli, origins, processes, records, resuming, tracking, workdirs
 from runs.checkpoints import Checkpoints
-from runs.progress import SEPARATOR, Clock, Progress, TimeLeft, duration
+from runs.progress import SEPARATOR, Clock, Progress, duration
 from runs.tracking import Recorder
-from training import check, divergence, optimizer
+from training import divergence, optimizer
 from training.experiment import Experiment, make_experiment, open_data
 from training.step import TrainState
 
@@ -94,11 +94,11 @@ class Run:
     ):
         self.config, self.workdir, self.interrupt = config, workdir, interrupt
         self.progress, self.on_step = progress or Progress(quiet=True), on_step
-        self.counters, self.time_left = Counters(), TimeLeft()
+        self.counters = Counters()
         self.result: dict[str, Any] | None = None
         self._open = contextlib.ExitStack()  # what a run that has not ended holds
         tools = tools or tracking.Tools(root=workdir)
-        with check.exhaustion_explained(config), contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as opened:
             # What is refused early is cheap, and nothing is written before all is known to be
             # possible: the data, then the directory, then the rest.
             if experiment is None:
@@ -284,10 +284,8 @@ class Run:
 
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end of the input."""
-        waited, shown = self.clock.waited, contextlib.nullcontext()
-        if self._train_step is None:  # the first may fill a shuffle buffer, or be of a slow source
-            shown = self.progress.meanwhile("waiting for the first batch")
-        with shown, self.clock.waiting():
+        waited = self.clock.waited
+        with self.clock.waiting():
             batch = next(self.iterator, None)
         # Under `auto` the input waits on purpose for fresh examples while the device still runs
         # the last step. That time does not count as waiting.
@@ -348,8 +346,9 @@ class Run:
             text = records.redacted(traceback.format_exc())
             file = self.workdir / records.error_file(jax.process_index())
             records.write_bytes(file, text.encode(errors="backslashreplace"))  # names of any bytes
-            why = f"{type(error).__name__}: {error}"
-            error = check.exhaustion(error, self.config) or why
+            known = cli.explained(error)
+            explained = isinstance(known, cli.InputError | cli.Failed)
+            error = str(known) if explained else f"{type(error).__name__}: {error}"
         with self.clock.paused():
             self._running.close()
         target, best = self.experiment.target, self.counters.best
@@ -403,11 +402,11 @@ class Run:
     def _status(self) -> str:
         """The line that progress shows, the most important parts first."""
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        left = self.time_left(at.step, self._done(self.policy.total_steps, 0))
+        done = self._done(self.policy.total_steps, 0)
         value = "-" if at.value is None else f"{at.value:.4g}"
         goal = f"{'>=' if target.mode == 'above' else '<='} {target.value:g}"
         parts = [f"{target.metric} {value} ({goal})", f"training loss {self._loss:.3g}"]
-        parts += [] if left is None else [f"{duration(left)} left"]
+        parts += [f"{duration(self.clock.wall / done * (1 - done))} left"] if done else []
         parts += [f"input wait {self.clock.input_wait_fraction:.0%}"]
         parts += [f"{at.fresh_examples / seconds:,.0f} fresh/s"] if seconds else []
         parts += [f"{at.fresh_examples:,} of {self.config.budget.fresh_examples:,} fresh"]

@@ -139,7 +139,9 @@ class Program:
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """The training step as a pure function, to be transformed by JAX. Metrics are the
         workload's, its loss, and `nonfinite`; see training/divergence.py."""
-        task, data = self.task, self.augmented(rows, data_seed)
+        task, (data, index_B, copy_B) = self.task, rows
+        if task.augment_on_device:  # else the host has done so
+            data = task.workload.augment(data, data_seed, index_B, copy_B)
 
         def loss_of(params):
             model = self.model(params, state.model_state)
@@ -159,12 +161,6 @@ class Program:
         model = self.model(params, model_state)
         model.eval()
         return self.task.workload.evaluate(model, data, mask_B)
-
-    def augmented(self, rows: Rows, data_seed):
-        """The data of `rows`, augmented unless the host has done so."""
-        data, index_B, copy_B = rows
-        augments, workload = self.task.augment_on_device, self.task.workload
-        return workload.augment(data, data_seed, index_B, copy_B) if augments else data
 
 
 def _key_bits(variables: Any) -> Any:

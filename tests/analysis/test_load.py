@@ -259,8 +259,8 @@ RATE = {"learning_rate": 0.03}  # of baseline/0/2
     [
         ("config.json", {"dataset": {"fingerprint": "34cd"}}, "fingerprint"),
         ("config.json", {"schema_version": 8}, "version 8"),
-        ("config.json", {"config": config(batch_size=20, optimizer=RATE)}, "batch_size is 20"),
-        ("hparams.json", {"hparams": {"optimizer.learning_rate": 4.0}}, "learning_rate is 4.0"),
+        ("config.json", {"config": config(batch_size=20, optimizer=RATE)}, "batch_size (20"),
+        ("hparams.json", {"hparams": {"optimizer.learning_rate": 4.0}}, "learning_rate (0.03"),
     ],
 )
 def test_a_trial_that_is_not_of_its_study_is_set_aside(small, file, fields, reason):

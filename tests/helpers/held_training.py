@@ -24,6 +24,10 @@ class LateSource(sources.Source):
         self._source, self._left, self._arrived = source, examples, arrived
         self._lock = threading.Lock()
 
+    @property
+    def record_bytes(self):
+        return self._source.record_bytes
+
     def __len__(self):
         return len(self._source)
 

@@ -7,7 +7,6 @@ from analysis import load, scores
 from analysis.__main__ import main
 from runs import cli, records
 from runs.records import flat
-from runs.study import Axis
 
 TARGET = {"metric": "accuracy", "value": 0.9, "mode": "above"}
 EVERY = 100  # fresh examples between evaluations
@@ -124,9 +123,6 @@ def write_study(root, conditions, outcomes, **changes):
         values, status = outcome if isinstance(outcome, tuple) else (outcome, None)
         place = records.TrialPath(condition, search, trial)
         hparams = {"optimizer.learning_rate": 0.01 * (trial + 1)}
-        for axis in map(Axis.from_record, plan["search_space"]):
-            if axis.field in hparams and not axis.draws(hparams[axis.field]):
-                hparams[axis.field] = axis.extremes()[-1]
         fields = flat(plan["resolved_config"]) | overrides[condition] | hparams
         settings = config(seed={"data": search, "model": 100 * search + trial})
         factor, settings = overrides[condition]["echo.factor"], with_values(settings, fields)

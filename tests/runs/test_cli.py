@@ -46,19 +46,6 @@ def test_help_explains_every_field_those_of_echoing_first(words, capsys, monkeyp
         assert f"{field.name} VALUE {field.help}; allowed: {field.allowed} (now {value!r})" in told
 
 
-@pytest.mark.parametrize("command", ["train.py", "sweep.py", "advise.py", "analysis"])
-def test_wrong_flags_and_help_answer_before_slow_imports(command):
-    words = [command] if command.endswith(".py") else ["-m", command]
-    flag = "--bogus" if command == "sweep.py" else "--help"
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", *words, flag], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == (cli.OK if flag == "--help" else cli.WRONG_INPUT)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert {"jax", "grain", "pandas", "scipy", "matplotlib"}.isdisjoint(imported)
-    assert "argparse" in imported
-
-
 WRONG = [
     ("--config.workload=resnet", "config.workload"),
     ("--config.echo.insertion=before", "before_augmentation"),

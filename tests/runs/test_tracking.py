@@ -13,7 +13,7 @@ import pytest
 
 import train
 from runs import records, tracking
-from runs.trackers import TRACKERS, Profile, Tracker
+from runs.trackers import TRACKERS, Tracker
 from runs.tracking import Followers
 from tests.helpers.runs import HANGS, echoing, mini, stop_at
 
@@ -52,17 +52,6 @@ def test_a_profile_names_what_the_host_does(tmp_path):
     regions = ("read", "decode", "echo", "augment", "transfer", "step", "evaluate", "save")
     assert set(regions) <= set(counts)
     assert counts["step"] == counts["transfer"] == 16  # steps 4 to 19
-
-
-def test_a_profile_of_steps_that_are_never_trained_is_a_warning(tmp_path):
-    said = []
-    profile = Profile(tmp_path, 500, 800, said.append)
-    for step in range(1, 41):
-        profile.step(step)
-    profile.close()
-    assert len(said) == 1
-    assert "500:800" in said[0]
-    assert not list(tmp_path.iterdir())
 
 
 EVENTS = {"record": ({},), "saved": (), "end": ({},), "close": ()}

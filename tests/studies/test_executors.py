@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import multiprocessing
 import os
 import pathlib
-import shutil
 import signal
 import sys
 import threading
@@ -106,32 +104,6 @@ def kill(process):
     os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.long
-@needs_proc
-def test_a_unit_is_not_given_to_a_worker_that_died_while_it_was_idle(monkeypatch):
-    """Idle workers that are killed together would use up the attempts of the next trial."""
-    context = multiprocessing.get_context("spawn")
-    executor = PoolExecutor(study(), pathlib.Path(), QUIET, 2)
-
-    def start_worker(target):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=target, args=(theirs.fileno(),))
-        process.start()
-        theirs.close()
-        executor._workers[ours] = process
-        return ours
-
-    died = start_worker(os.close)
-    executor._workers[died].join()
-    monkeypatch.setattr(executor, "_start_worker", lambda: start_worker(time.sleep))
-    executor.submit("a unit", "")
-    (busy,) = executor._busy
-    assert busy is not died
-    for process in executor._workers.values():
-        process.kill()
-    executor.close()
-
-
 def test_workers_write_what_one_process_writes_even_if_one_is_killed(alone, tmp_path):
     with struck(tmp_path / "study", kill):
         assert run(longer(), tmp_path / "study", QUIET, TWO) == "finished"
@@ -139,47 +111,22 @@ def test_workers_write_what_one_process_writes_even_if_one_is_killed(alone, tmp_
 
 
 class FirstTrialKills(InProcessExecutor):
-    """The worker of trial 0 is killed, after `before` has been called with the trial's directory.
-    The other trials train."""
-
-    before = staticmethod(lambda workdir: None)
+    """The worker of trial 0 is always killed. The other trials train."""
 
     def submit(self, unit, label):
         if unit.trials != (0,):
             super().submit(unit, label)
-            return
-        self.before(unit.workdir(0, self._study_dir))
-        self._ended.append((unit, None))
+        else:
+            self._ended.append((unit, None))
 
 
-def test_a_trial_that_is_given_up_has_failed_and_is_tried_again_by_a_later_launch(tmp_path):
+def test_a_trial_that_kills_its_workers_ends_the_launch_and_a_later_one_trains_it(tmp_path):
     plan, said = study(trials=1, conditions=("baseline",)), RecordedProgress()
-    assert run(plan, tmp_path, said, FirstTrialKills) == "finished"
-    assert "failed: given up after 3 workers were killed" in said.lines[2]
-    loaded = load.read(tmp_path)
-    assert loaded.trials["status"].tolist() == ["failed", "exhausted"]
-    assert not loaded.set_aside
-    said = RecordedProgress()
-    assert run(plan, tmp_path, said) == "finished"
-    assert len(said.lines) == 1  # nothing was damaged
-    assert load.read(tmp_path).trials["status"].tolist() == ["exhausted"] * 2
-
-
-def test_a_trial_that_finished_before_its_last_worker_was_killed_is_not_given_up(
-    tmp_path, monkeypatch
-):
-    plan, other = study(trials=1, conditions=("baseline",)), tmp_path / "other"
-    run(plan, other, QUIET)
-    deaths = []
-
-    def dies(workdir):
-        deaths.append(workdir)
-        if len(deaths) == MAX_WORKER_FAILURES:
-            shutil.copytree(other / "baseline" / "0" / "0", workdir)
-
-    monkeypatch.setattr(FirstTrialKills, "before", staticmethod(dies))
-    assert run(plan, tmp_path / "study", QUIET, FirstTrialKills) == "finished"
-    assert load.read(tmp_path / "study").trials["status"].tolist() == ["exhausted"]
+    with pytest.raises(cli.Failed, match="trial 0"):
+        run(plan, tmp_path, said, FirstTrialKills)
+    assert len(said.lines) == MAX_WORKER_FAILURES - 1
+    assert run(plan, tmp_path, QUIET) == "finished"
+    assert load.read(tmp_path).trials["status"].tolist() == ["exhausted"]
 
 
 @pytest.mark.long

@@ -109,49 +109,47 @@ def test_each_batch_is_sent_once_and_counted_by_every_lane(tmp_path, monkeypatch
         assert counts == [per_step * step for step in range(1, 9)]
 
 
-def test_lanes_stopped_after_one_has_ended_resume_together(alone, tmp_path):
-    workdirs = [tmp_path / str(number) for number in range(len(RATES))]
-    results = lanes.train(lane_configs(), workdirs, QUIET, on_step=stop_at_call(82))
+def late(configs, workdirs):
+    """After one of them has ended."""
+    results = lanes.train(configs, workdirs, QUIET, on_step=stop_at_call(82))
     assert "preempted" in [result["status"] for result in results]
-    results = lanes.train(lane_configs(), workdirs, QUIET)
-    assert [result["status"] for result in results] == STATUSES
-    for together, apart in zip(workdirs, alone, strict=True):
-        assert_same(together, apart)
 
 
-def test_lanes_stopped_during_an_evaluation_of_one_resume_together(alone, tmp_path, monkeypatch):
-    number = 6  # the second evaluation of the second of four lanes
-    first = experiment.make_experiment(lane_configs()[0])
-    validation = StopsAt(first.validation, number)
+def in_an_evaluation(configs, workdirs):
+    """The second one of the second lane."""
+    first = experiment.make_experiment(configs[0])
+    validation = StopsAt(first.validation, 6)
     stopping = dataclasses.replace(first, validation=validation)
-    monkeypatch.setattr(lanes, "make_experiment", lambda _: stopping)
-    workdirs = [tmp_path / str(number) for number in range(len(RATES))]
-    results = lanes.train(lane_configs(), workdirs, QUIET)
-    assert "preempted" in [result["status"] for result in results]
-    assert max(validation.evaluated[number - 1 :]) == 1
-    monkeypatch.undo()
-    results = lanes.train(lane_configs(), workdirs, QUIET)
-    assert [result["status"] for result in results] == STATUSES
-    for together, apart in zip(workdirs, alone, strict=True):
-        assert_same(together, apart)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lanes, "make_experiment", lambda _: stopping)
+        lanes.train(configs, workdirs, QUIET)
+    assert max(validation.evaluated[5:]) == 1
 
 
-def test_lanes_wait_for_one_that_is_far_behind(alone, tmp_path):
-    workdirs = [tmp_path / str(number) for number in range(len(RATES))]
-    preempt(lane_configs()[3], workdirs[3], 17)
-    results = lanes.train(lane_configs(), workdirs, QUIET)
-    assert [result["status"] for result in results] == STATUSES
-    for together, apart in zip(workdirs, alone, strict=True):
-        assert_same(together, apart)
+def one_far_ahead(configs, workdirs):
+    preempt(configs[3], workdirs[3], 17)
 
 
-@pytest.mark.parametrize("behind", [0, 1], ids=STATUSES[:2])
-def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, alone, tmp_path):
-    chosen = [behind, 2, 3]
+def two_ahead(configs, workdirs):
+    """Of one that takes 27 steps, or 2, and ends before it has caught up."""
+    for lane, steps in ((1, 30), (2, 34)):
+        preempt(configs[lane], workdirs[lane], steps)
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "chosen"),
+    [
+        (late, [0, 1, 2, 3]),
+        (in_an_evaluation, [0, 1, 2, 3]),
+        (one_far_ahead, [0, 1, 2, 3]),
+        (two_ahead, [0, 2, 3]),
+        (two_ahead, [1, 2, 3]),
+    ],
+)
+def test_interrupted_lanes_resume_together(interrupt, chosen, alone, tmp_path):
     configs = [lane_configs()[number] for number in chosen]
     workdirs = [tmp_path / str(number) for number in chosen]
-    for lane, steps in ((1, 30), (2, 34)):  # the one behind takes 27 steps, or 2
-        preempt(configs[lane], workdirs[lane], steps)
+    interrupt(configs, workdirs)
     results = lanes.train(configs, workdirs, QUIET)
     assert [result["status"] for result in results] == [STATUSES[number] for number in chosen]
     for number, workdir in zip(chosen, workdirs, strict=True):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from runs import cli, origins, records
+from runs import cli, records
 from studies import trial
 from studies.trial import Unit, run_unit
 from tests.helpers.runs import on_each_step, stop_at_call
@@ -75,17 +75,3 @@ def test_an_error_of_a_worker_is_that_of_a_single_process(error, kind, named, mo
     outcome = trial.attempt(study(), Unit("baseline", 0, (0,)), None)
     with pytest.raises(kind, match=named):
         outcome.checked()
-
-
-def test_a_worker_with_other_code_than_the_sweep_began_with_is_refused(tmp_path):
-    """One that replaces a killed worker would import what was edited meanwhile."""
-    plan, commit = study(conditions=("baseline",), trials=1), origins.describe()["commit"]
-    for other in (f"{commit} mine.py:0123", None, commit):
-        unit = Unit("baseline", 0, (0,), commit=other)
-        outcome = trial.attempt(plan, unit, tmp_path)
-        if other in (None, commit):
-            assert outcome.checked()[0]["status"] == "exhausted"
-        else:
-            with pytest.raises(cli.InputError, match=r"mine\.py"):
-                outcome.checked()
-            assert not [*tmp_path.iterdir()]

@@ -174,7 +174,7 @@ def test_an_error_of_memory_names_the_fields_that_set_its_size(error, whose, tmp
 
     result = train.train(mini(batch_size=64), tmp_path, on_step=fail)
     assert result["status"] == "failed"
-    assert ("config.batch_size=64" in result["error"]) == (whose is not None)
+    assert ("config.batch_size" in result["error"]) == (whose is not None)
     assert result["error"].startswith(whose or type(error).__name__)
     assert "\n" not in result["error"]
     assert "9" in result["error"]

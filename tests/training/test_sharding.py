@@ -117,7 +117,7 @@ def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted
     said = RecordedProgress()
     assert train.train(mini(log_every_steps=1), workdir, said)["status"] == "exhausted"
     (line,) = said.lines
-    assert "hardware.devices (8 before, 1 now); sharding ('fsdp' before, 'replicated'" in line
+    assert "hardware.devices (8 there, 1 here); sharding ('fsdp' there, 'replicated'" in line
     one, resumed = (
         [r for r in records.read_metrics(directory) if r["split"] == "train"]
         for directory in (uninterrupted(mini(log_every_steps=1)), workdir)
