@@ -36,9 +36,33 @@ class DecodeError(DamagedError):
     """The data are not a complete image; the message gives the reason."""
 
 
-def size(image: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
-    """(height, width) of an image, from its header alone; raises DecodeError as `decode` does."""
-    return image.shape[:2] if isinstance(image, np.ndarray) else _header(image, max_pixels)[0]
+def header(data: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> tuple[tuple[int, int], str]:
+    """((height, width), color space) of an image, from its header alone. The color space is '' for
+    arrays, and for what simplejpeg does not support: other formats, and JPEGs with unusual
+    subsampling. Raises DecodeError as `decode` does."""
+    if isinstance(data, np.ndarray):
+        return data.shape[:2], ""
+    if not isinstance(data, bytes):
+        raise DecodeError(f"{type(data).__name__} instead of an encoded image")
+    height, width, space = 0, 0, ""
+    if data[:3] == b"\xff\xd8\xff":
+        with contextlib.suppress(ValueError, KeyError):
+            rows, columns, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+            height, width = int(rows), int(columns)
+    if not space:
+        try:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                width, height = image.size
+        except Image.DecompressionBombError as error:
+            raise DecodeError(f"an image of more than {MAX_PIXELS:,} pixels, the most") from error
+        except Exception as error:  # the readers of many formats raise many types
+            raise DecodeError(_unreadable(data)) from error
+    if height * width > max_pixels:
+        raise DecodeError(
+            f"an image of {width:,} x {height:,} pixels; allowed: up to {max_pixels:,} pixels "
+            "(config.dataset.max_pixels)"
+        )
+    return (height, width), space
 
 
 def decode(
@@ -57,13 +81,19 @@ def decode(
     Raises:
         DecodeError: the image is damaged, truncated, not an image, or has more pixels.
     """
+    return _decode(image, header(image, max_pixels), channels, factor)
+
+
+def _decode(
+    image: bytes | np.ndarray, head: tuple[tuple[int, int], str], channels: int, factor: int
+) -> np.ndarray:
+    (height, width), colorspace = head
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, channels):
             raise ValueError(
                 f"an array {image.dtype} {list(image.shape)}; allowed: uint8 [H, W, {channels}]"
             )
         return image
-    (height, width), colorspace = _header(image, max_pixels)
     if colorspace in ("CMYK", "YCCK"):
         _jpeg(image, "CMYK")  # only for its errors: Pillow recovers silently
     elif colorspace:
@@ -84,11 +114,12 @@ def decode_within(
 
     With a canvas, uint8 [side, side, channels], its top left receives the pixels and is returned.
     """
-    height, width = size(image, max_pixels)
+    head = header(image, max_pixels)
+    height, width = head[0]
     scale = min(1.0, side / max(height, width))
     height, width = max(1, round(height * scale)), max(1, round(width * scale))
     into = None if canvas_SxSxC is None else canvas_SxSxC[:height, :width]
-    return decode_at(image, (height, width), channels, into, max_pixels=max_pixels)
+    return decode_at(image, (height, width), channels, into, head=head)
 
 
 def decode_at(
@@ -97,7 +128,7 @@ def decode_at(
     channels: int,
     into: np.ndarray | None = None,
     box: tuple[int, int, int, int] | None = None,
-    max_pixels: int = MAX_PIXELS,
+    head: tuple[tuple[int, int], str] | None = None,
 ) -> np.ndarray:
     """An image, or its crop `box`, resized bilinearly to (height, width); see `resize` for `into`.
 
@@ -108,12 +139,14 @@ def decode_at(
 
     Args:
         box: (y, x, height, width) in pixels; None for the whole image.
+        head: the result of `header`, if it has been called already.
     """
-    whole = size(image, max_pixels)
+    head = head or header(image)
+    whole = head[0]
     y, x, height, width = box or (0, 0, *whole)
     reductions = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
     factor = next(reductions, 1)
-    pixels = decode(image, channels, factor, max_pixels)
+    pixels = _decode(image, head, channels, factor)
     if pixels.shape[:2] == whole:  # it could not be reduced
         factor = 1
     rows = slice(y // factor, -(-(y + height) // factor))
@@ -138,32 +171,6 @@ def resize(
         return pixels_HxWxC
     into[...] = pixels_HxWxC  # also gray pixels into three channels
     return into
-
-
-def _header(data: bytes, max_pixels: int) -> tuple[tuple[int, int], str]:
-    """((height, width), color space) from a header; the color space is '' for what simplejpeg does
-    not support: other formats, and JPEGs with unusual subsampling."""
-    if not isinstance(data, bytes):
-        raise DecodeError(f"{type(data).__name__} instead of an encoded image")
-    height, width, space = 0, 0, ""
-    if data[:3] == b"\xff\xd8\xff":
-        with contextlib.suppress(ValueError, KeyError):
-            rows, columns, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-            height, width = int(rows), int(columns)
-    if not space:
-        try:
-            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                width, height = image.size
-        except Image.DecompressionBombError as error:
-            raise DecodeError(f"an image of more than {MAX_PIXELS:,} pixels, the most") from error
-        except Exception as error:  # the readers of many formats raise many types
-            raise DecodeError(_unreadable(data)) from error
-    if height * width > max_pixels:
-        raise DecodeError(
-            f"an image of {width:,} x {height:,} pixels; allowed: up to {max_pixels:,} pixels "
-            "(config.dataset.max_pixels)"
-        )
-    return (height, width), space
 
 
 def _jpeg(data: bytes, colorspace: str, **smallest: Any) -> np.ndarray:

@@ -83,14 +83,14 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         """
         from workloads import decoding
 
-        sizes = [decoding.size(field(record, "image"), self.max_pixels) for record in records]
-        sizes_nx2 = np.asarray(sizes, np.int32)
+        heads = [decoding.header(field(record, "image"), self.max_pixels) for record in records]
+        sizes_nx2 = np.asarray([size for size, _ in heads], np.int32)
         rows = sizes_nx2, np.asarray(index_n, np.uint32), np.asarray(copy_n, np.uint32)
         boxes_nx4 = _random_boxes(self, seed, rows).tolist()
         shape = (self.crop_size, self.crop_size)
         images_nxOxOxC = np.empty((len(records), *shape, self.channels), np.uint8)
-        for record, box, image in zip(records, boxes_nx4, images_nxOxOxC, strict=True):
-            decoding.decode_at(record["image"], shape, self.channels, image, box)
+        for record, head, box, image in zip(records, heads, boxes_nx4, images_nxOxOxC, strict=True):
+            decoding.decode_at(record["image"], shape, self.channels, image, box, head)
         return {"image": images_nxOxOxC, "label": labels(records, self.num_classes)}
 
     def draw(self, data: Arrays, seed, index_B, copy_B):

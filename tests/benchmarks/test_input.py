@@ -1,63 +1,61 @@
 """The benchmark of photographs as input."""
 
+import importlib.util
+import math
+
 import numpy as np
 import pytest
 
-from benchmarks import common, speedup
 from benchmarks import input as photographs
+from benchmarks import speedup
 from benchmarks.input import NONE, STORED
 from benchmarks.speedup import Steady
 from configs import catalog
 
-MINI = photographs.Plan(size="mini", files=80, batch_size=16)
+MINI = photographs.QUICK
 
 
-def test_crops_lie_in_the_photograph_and_have_the_areas_and_aspects_of_inception():
-    y, x, high, wide = photographs.drawn_boxes(2_000, 480, 640).T
-    assert (y >= 0).all()
-    assert (x >= 0).all()
-    assert (y + high <= 480).all()
-    assert (x + wide <= 640).all()
-    area = high * wide / (480 * 640)
-    assert (area.min(), area.max()) == (pytest.approx(0.08, abs=0.005), pytest.approx(1, abs=0.1))
-    assert np.abs(np.log(wide / high)).max() <= np.log(4 / 3) + 0.02
+def test_a_table_has_medians_and_spreads_and_nothing_where_nothing_was_measured():
+    rounds = [
+        {"echo": {"a": a, "b": b}} for a, b in ((300.0, math.nan), (100.0, 2.0), (250.0, 1.0))
+    ]
+    rows = [photographs.table(rounds, {"a": 0, "b": 1}, spread) for spread in (True, False)]
+    cells = [row.splitlines()[-1] for row in rows]
+    assert cells == ["| echo | 250 (100 to 300) | - |", "| echo | 250 | - |"]
 
 
-def test_the_table_compares_cpu_time_within_a_round():
-    cpu_ms = {"decoding alone": [9.0, 1.0, 2.0, 4.0], "echo": [9.0, 2.0, 3.0, 4.0]}
-    spreads = {name: common.Spread((100.0, 200.0, 300.0)) for name in cpu_ms}
-    row = photographs.reading_table(spreads, cpu_ms).splitlines()[-1]
-    assert row == "| echo | 3.00 | 1.50 | - | 200 (100 to 300) |"
-
-
-def test_the_table_of_training_compares_with_no_echoing_in_the_same_round():
-    def paces(stored, none, echoed):
-        named = {STORED: stored, NONE: none, "e = 4": echoed}
-        return {name: Steady(rate, 8.0) for name, rate in named.items()}
-
-    rounds = [paces(10, 2, 8), paces(20, 4, 8), paces(10, 1, 9)]
-    row = photographs.training_table(MINI, rounds).splitlines()[-1]
-    assert row == "| e = 4 | 128 (128 to 144) | 8 | 0.80 | 4.00 (2.00 to 9.00) |"
+def test_training_is_compared_with_others_in_the_same_round():
+    paces = {name: Steady(rate, 8.0) for name, rate in ((STORED, 10), (NONE, 2), ("e = 4", 8))}
+    values = photographs.compared(MINI, paces, "e = 4")
+    assert list(values.values()) == [8 * MINI.batch_size, 8.0, 0.8, 4.0]
+    assert values.keys() == photographs.TRAINING.keys()
 
 
 @pytest.mark.long
 def test_a_run_on_photographs_reads_a_quarter_of_what_it_trains_on(tmp_path):
     photographs.write_files(MINI, tmp_path)
-    after = photographs.conditions(MINI, tmp_path)[3]
+    after = photographs.conditions(MINI, tmp_path)[4]
     assert "after augmentation" in after.label
     pace = speedup.steady(after, 1, 30, {})
     assert pace.fresh_examples / pace.steps == pytest.approx(16 / 4, rel=0.1)
 
 
-def test_the_pipeline_delivers_batches_of_crops(tmp_path):
+def test_sides_deliver_images_of_which_some_are_fresh(tmp_path, monkeypatch):
+    find, others = importlib.util.find_spec, ("tensorflow", "torch")  # which start for seconds
+    only = lambda name, *of: None if name in others else find(name, *of)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", only)
     photographs.write_files(MINI, tmp_path)
-    images = next(photographs.this_pipeline(tmp_path, dataset__fused_decode=True))
-    assert (images.shape, images.dtype) == ((64, 224, 224, 3), np.uint8)
-    assert images.std() > 10
+    sides = photographs.make_sides(MINI, tmp_path)
+    for name, factor in ((NONE, 1), ("e = 4 after batching", 4), (photographs.SMALL[1], 1)):
+        totals = photographs.consumed(sides[f"{name}: threads"](), 0, 8)
+        assert totals[:3].tolist() == [8, 8 * 16, 8 * 16 / factor]
+    values = photographs.measured(sides[photographs.ALONE](), MINI)
+    assert values[photographs.CPU] > 0
+    assert values[photographs.WORKERS] == 0
+    assert np.isnan(values[photographs.LOCK])  # nothing counts it here
 
 
-def test_a_simulated_machine_takes_steps_with_fresh_examples(monkeypatch):
-    monkeypatch.setattr(photographs, "WARM_UP_SECONDS", 0.1)
-    plan = photographs.Plan(size="mini", batch_size=16, seconds=0.3)
-    pace = photographs.simulated(plan, 0.1, catalog.auto(16, 64))
-    assert 0 < pace.fresh_examples <= 16 * pace.steps
+def test_a_simulated_machine_takes_steps_with_fresh_examples():
+    workload = photographs.Sleeping(0.0001)
+    steps, fresh = photographs.simulated(MINI, workload, catalog.auto(16, 64))
+    assert 0 < fresh <= 16 * steps

@@ -5,8 +5,6 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,9 +13,16 @@ import pytest
 from data.sources import DatasetInfo, RecordError
 from pipeline import build, workers
 from runs import cli
+from tests.helpers.runs import (
+    HANGS,
+    assert_equal_runs,
+    echoing,
+    flags,
+    held_training,
+    mini,
+    run_command,
+)
 from training.experiment import make_experiment
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Squares:
@@ -96,25 +101,31 @@ def test_an_interrupted_request_is_not_answered_to_the_next(monkeypatch):
 
 
 @pytest.mark.long
-def test_workers_end_with_a_killed_parent():
-    code = """
-import time
-from pipeline import workers
-from tests.pipeline.test_workers import Squares
-
-pool = workers.Workers(Squares, count=2, slots=1)
-pool.stacked_items(1, [0])
-print(*(worker.process.pid for worker in pool._workers), flush=True)
-time.sleep(600)
-"""
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
-    assert parent.stdout is not None
-    pids = [int(word) for word in parent.stdout.readline().split()]
-    assert len(pids) == 2
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
+@pytest.mark.parametrize("number", range(8))
+def test_after_a_kill_nothing_is_left_and_the_run_resumes_bit_for_bit(
+    number, tmp_path, uninterrupted
+):
+    rng = random.Random(number)
+    insertion = rng.choice(["none", "before_augmentation", "after_augmentation", "after_batching"])
+    settings = echoing(insertion, 0 if insertion == "none" else 4) | {
+        "budget__fresh_examples": 3200
+    }
+    config, workdir = mini(**settings, loader__workers=2), tmp_path / "run"
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    shared = set(os.listdir("/dev/shm"))
+    with held_training(rng.randrange(1, 60), *words) as parent:
+        children = pathlib.Path(f"/proc/{parent.pid}/task").glob("*/children")
+        pids = [int(pid) for path in children for pid in path.read_text().split()]
+        assert len(pids) == 2
+        os.kill(rng.choice([parent.pid, *pids]), signal.SIGKILL)
+        parent.communicate(timeout=HANGS)
     while any(map(alive, pids)):  # the test's own time limit ends this
         time.sleep(0.05)
+    left = set(os.listdir("/dev/shm")) - shared
+    assert {name for name in left if not name.startswith("sem.")} == set()  # of other programs
+    again = run_command("train.py", *words)
+    assert again.returncode == 0, again.stderr
+    assert_equal_runs(config, uninterrupted(mini(**settings)), workdir)
 
 
 def alive(pid: int) -> bool:

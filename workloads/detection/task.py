@@ -97,8 +97,9 @@ class Detection(crops.RandomCrops):
     def _decode_one(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
         from workloads import decoding  # a step on prepared batches does not need it
 
-        size_2 = np.array(decoding.size(field(record, "image"), self.max_pixels), np.int32)
-        image = decoding.decode_at(record["image"], (self.canvas, self.canvas), 3)
+        head = decoding.header(field(record, "image"), self.max_pixels)
+        image = decoding.decode_at(record["image"], (self.canvas, self.canvas), 3, head=head)
+        size_2 = np.array(head[0], np.int32)
         objects = field(record, "objects")
         given_Mx4 = np.asarray(field(objects, "bbox"), np.float32).reshape(-1, 4)
         if (np.abs(given_Mx4) > _FARTHEST).any():
