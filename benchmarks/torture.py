@@ -110,8 +110,8 @@ def _argv(flag: str, directory: pathlib.Path, *more: str) -> list[str]:
 
 # --- Outcomes
 
-_TIMINGS = ("train_seconds", "wall_seconds", "input_wait_fraction", "seconds_to_target")
-_TIMINGS += ("bytes_sent", "records")  # a restart sends pending data again
+_TIMINGS = ("train_seconds", "wall_seconds", "core_seconds", "input_wait_fraction")
+_TIMINGS += ("seconds_to_target", "bytes_sent", "records")  # a restart sends pending data again
 
 
 def _without_timings(record: dict[str, Any] | None) -> dict[str, Any]:
