@@ -89,11 +89,9 @@ def advise(config: ConfigDict, seconds: float = 1.0, data: OpenData | None = Non
         batch_size=config.batch_size,
         examples_per_call=math.gcd(CHUNK, config.batch_size),
         insertions=allowed_insertions(config),
-        shuffle_buffer=buffer_examples(config),
         workers=CORES,
         max_workers=CORES,  # which the input pipeline runs; no field changes it
         seconds=seconds,
-        stored=lambda batch: batch.data,
     )
 
 
@@ -156,15 +154,13 @@ def allowed_insertions(config: ConfigDict) -> dict[str, str]:
 
 
 def buffer_examples(config: ConfigDict) -> int:
-    """Examples in the shuffle buffer; in the one that is recommended if there is none."""
+    """Examples in the shuffle buffer, or in the one that is recommended if there is none."""
     unit = config.batch_size if config.echo.insertion == "after_batching" else 1
     return accounting.shuffle_buffer(config) * unit or DEFAULT_BUFFER_BATCHES * config.batch_size
 
 
-def settings(config: ConfigDict, advice: Advice) -> list[str]:
-    """The flags that make `config` follow `advice`, and the flags of its alternatives."""
-    if advice.insertion is None:
-        return []
+def flags(config: ConfigDict, advice: Advice) -> str:
+    """The flags that make `config` follow `advice`, where that is to echo."""
     fields: dict[str, Any] = {"dataset.spaced_epochs": 1, "echo.insertion": advice.insertion}
     if config.echo.policy == "fixed":
         fields["echo.factor"] = float(advice.factor)
@@ -173,20 +169,9 @@ def settings(config: ConfigDict, advice: Advice) -> list[str]:
     if config.echo.policy == "fixed" or config.echo.shuffle_buffer:  # auto has a default
         unit = config.batch_size if advice.insertion == "after_batching" else 1
         fields["echo.shuffle_buffer"] = max(1, buffer_examples(config) // unit)
-    lines = [f"In flags: {_flags(config, fields) or 'as configured'}"]
-    if advice.movable == "augment":
-        flags = _flags(config, {"augment_on": "device"} | WITHOUT_ECHOING)
-        lines.append(f"Or with augmentation on the accelerator: {flags}")
-    return lines
-
-
-def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
-    """The flags that set those `fields` that differ in `config`; 4.0 is written 4."""
-    return " ".join(
-        f"--config.{field}={value}".removesuffix(".0")
-        for field, value in fields.items()
-        if nested(config, field) != value
-    )
+    changed = {field: value for field, value in fields.items() if nested(config, field) != value}
+    words = [f"--config.{field}={value}".removesuffix(".0") for field, value in changed.items()]
+    return " ".join(words)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -200,8 +185,10 @@ def main(argv: Sequence[str]) -> int:
     advice = advise(config, arguments.seconds, data)
     count = build.chosen_workers(config, data[-1])
     reads = f"{count} worker processes" if count else f"{CORES} threads"
-    flags = [*settings(config, advice), f"Training reads with {reads} (config.loader.workers)."]
-    write("\n\n".join([str(advice), *flags, advice.tables]))
+    parts = [str(advice), f"Training reads with {reads} (config.loader.workers).", advice.tables]
+    if advice.insertion:
+        parts.insert(1, f"In flags: {flags(config, advice) or 'as configured'}")
+    write("\n\n".join(parts))
     return cli.OK
 
 

@@ -1,6 +1,5 @@
 """The command advise.py: it measures the stages of the build, and reports."""
 
-import copy
 import dataclasses
 import re
 
@@ -23,8 +22,8 @@ def test_the_command_prints_tables_and_a_recommendation(capsys):
     printed, progress = capsys.readouterr()
     for name in ("read", "decode", "augment", "batch", "transfer", "step"):
         assert re.search(rf"^ *{name} .* (s|ms|µs|ns)", printed, re.MULTILINE)
-    for place in ("before augmentation", "after augmentation", "after batching"):
-        assert re.search(rf"^ *{place} +[\d.]+ ", printed, re.MULTILINE)
+    for place in ("before augment", "after augment", "after batching"):  # cut beside large rates
+        assert re.search(rf"^ *{place}\w* +[\d.]+ ", printed, re.MULTILINE)
     assert "measuring decode\n" in progress
 
 
@@ -33,7 +32,6 @@ def test_a_slow_upstream_is_recognized():
     advice = advise.advise(config, seconds=0.1)
     assert advice.insertion in ("before_augmentation", "after_augmentation")  # load decides which
     assert advice.points[0].ratio > 2
-    assert advice.points[0].buffer_bytes == (8 * 8 + 4) * 4 * 32
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,7 @@ def advice_where(config, slow):
     costs = [dataclasses.replace(cost, limit=cost.seconds) for cost in costs]
     step = StageTime("step", 2e-3, 0.0, 2e-3)
     timing = Timing(tuple(costs), (), step, config.batch_size, workers=1, cores=64)
-    return conclude(timing, advise.allowed_insertions(config), dict.fromkeys(names, 100))
+    return conclude(timing, advise.allowed_insertions(config))
 
 
 CONDITIONS = [
@@ -128,14 +126,9 @@ def test_the_printed_flags_make_a_valid_configuration(condition, slow, fused):
     config = mini(**condition, dataset__fused_decode=fused)
     check.check(config)
     advice, had = advice_where(config, slow), advise.buffer_examples(config)
-    recommended, *others = advise.settings(config, advice)
+    recommended = advise.flags(config, advice)
     assert advice.factor == 4
-    assert bool(others) == (slow == "augment" and not fused)  # which may move to the accelerator
-    for line in others:
-        other = copy.deepcopy(config)
-        cli.override(other, re.findall(r"--config[^\s,]+", line))
-        check.check(other)
-    cli.override(config, re.findall(r"--config\S+", recommended))
+    cli.override(config, recommended.split())
     check.check(config)
     assert config.echo.insertion == advice.insertion
     if config.echo.policy == "auto":
@@ -146,11 +139,7 @@ def test_the_printed_flags_make_a_valid_configuration(condition, slow, fused):
     assert 0 <= had - advise.buffer_examples(config) < config.batch_size
 
 
-def test_without_a_recommendation_there_are_no_flags():
-    assert advise.settings(mini(), advice_where(mini(), None)) == []
-
-
-def test_memory_is_that_of_the_configured_buffer():
+def test_the_buffer_is_the_configured_one():
     assert advise.buffer_examples(mini()) == 4 * 32  # of the recommended one
     assert advise.buffer_examples(mini(**echoing("before_augmentation", 100))) == 100
     assert advise.buffer_examples(mini(**echoing("after_batching", 4))) == 4 * 32

@@ -26,16 +26,16 @@ class Input:
     """Where the batches of a step come from.
 
     Attributes:
-        stages: (name, function) pairs in order; None if batches cannot be taken apart.
-        batches: without stages, the batches without end.
+        stages: (name, function) pairs in order.
         batch_size: examples per batch.
+        is_whole: whether the only stage yields batches, which cannot be taken apart.
         workers: `num_workers` of a DataLoader, or None.
         hint: what the measurement assumed about it, or ''.
     """
 
-    stages: list[Stage] | None
-    batches: Iterator[Any]
+    stages: list[Stage]
     batch_size: int
+    is_whole: bool = False
     workers: int | None = None
     hint: str = ""
 
@@ -46,30 +46,33 @@ def opened(given: Any, batch_size: int) -> Input:
     Raises:
         EchoSpecError: it is none, or its batches have another size.
     """
-    spec.checked_integer("batch_size", batch_size, 0, spec.MAX_BATCH)
-    if _is_stages(given):
-        spec.checked_integer("batch_size", batch_size, 1, spec.MAX_BATCH)
-        return Input(list(given), iter(()), batch_size)
+    is_stages = isinstance(given, list | tuple) and bool(given) and all(map(_is_stage, given))
     data: Any = sys.modules.get("torch.utils.data")
+    is_data = data and isinstance(given, data.Dataset) and not isinstance(given, EchoIterable)
+    size = spec.checked_integer(
+        "batch_size", batch_size, int(bool(is_stages or is_data)), spec.MAX_BATCH
+    )
+    if is_stages:
+        return Input(list(given), size)
     hint = ""
-    if data and isinstance(given, data.Dataset) and not isinstance(given, EchoIterable):
-        size = spec.checked_integer("batch_size", batch_size, 1, spec.MAX_BATCH)
+    if is_data:
         given = data.DataLoader(given, size)
         hint = f"A data set was given: this is for DataLoader(dataset, {size}), without workers."
     own = getattr(given, "batch_size", None)
-    if batch_size and own not in (None, batch_size):
-        raise EchoSpecError("batch_size", batch_size, f"that of the loader, {own}")
+    if size and own not in (None, size):
+        raise EchoSpecError("batch_size", size, f"that of the loader, {own}")
     workers = getattr(given, "num_workers", None)
     if data and isinstance(given, data.DataLoader) and (stages := loader_stages(given)):
-        return Input(stages, iter(()), batch_size or int(own or 0), workers, hint)
+        return Input(stages, int(own or 0), False, workers, hint)
     if isinstance(given, Iterator):
         hint = "An iterator was given: the batches that were measured are gone from it."
     batches = _without_end(given)
     first = next(batches)
-    if not (size := batch_size or own):
+    if not (size := size or own):
         shape = np.shape(Structure(first).leaves(first)[0])
         size = spec.checked_integer("batch_size", shape[0] if shape else 0, 1, spec.MAX_BATCH)
-    return Input(None, itertools.chain([first], batches), size, workers, hint)
+    batches = itertools.chain([first], batches)
+    return Input([("input", lambda _: next(batches))], size, True, workers, hint)
 
 
 def loader_stages(loader: Any) -> list[Stage] | None:
@@ -126,21 +129,15 @@ def on_a_copy(step_fn: Callable[[Any, Any], Any], model: Any) -> Callable[[Any],
 def _shape(tree: Any) -> Any:
     """The structure of a pytree of JAX arrays, and their shapes; None for all else."""
     jax: Any = sys.modules.get("jax")
-    if jax is None:
-        return None
-    leaves, structure = jax.tree.flatten(tree)
+    leaves, structure = jax.tree.flatten(tree) if jax else ([], None)
     if not leaves or not all(isinstance(leaf, jax.Array) for leaf in leaves):
         return None
     return structure, [leaf.shape for leaf in leaves]
 
 
-def _is_stages(given: Any) -> bool:
-    """Whether these are (name, function) pairs; a list of batches may contain tuples too."""
-    return (
-        isinstance(given, list | tuple)
-        and bool(given)
-        and all(isinstance(p, list | tuple) and len(p) == 2 and callable(p[1]) for p in given)
-    )
+def _is_stage(pair: Any) -> bool:
+    """Whether this is a (name, function) pair; a list of batches may contain tuples, too."""
+    return isinstance(pair, list | tuple) and len(pair) == 2 and callable(pair[1])
 
 
 def _without_end(iterable: Any) -> Iterator[Any]:

@@ -56,7 +56,7 @@ class Timing:
         batch_size: examples per step.
         workers: threads or processes that run the stages before the echo stage; 0 if the thread of
             the step runs them, in turn with it.
-        cores: processor cores that all of it shares; fractional if other processes use some too.
+        cores: processor cores that all of it shares.
     """
 
     stages: tuple[StageTime, ...]
@@ -68,13 +68,12 @@ class Timing:
 
     def upstream_seconds(self, count: int) -> float:
         """Seconds that the first `count` stages alone take for a batch of fresh examples."""
-        return self.batch_size * self._ahead_seconds(self.stages[:count])
+        return self.batch_size * self._ahead(count)
 
     def downstream_seconds(self, count: int) -> float:
         """Seconds per step of everything after the first `count` stages alone."""
-        after = self.stages[count:]
-        cpu = self._cpu_per_copy(after) / self.cores if self.workers else 0.0
-        return self.batch_size * max(self._seconds_per_copy(after), cpu)
+        cpu = self._cpu_per_copy(count) / self.cores if self.workers else 0.0
+        return self.batch_size * max(self._copy(count), cpu)
 
     def ratio(self, count: int) -> float:
         """R of an echo stage after the first `count` stages."""
@@ -82,12 +81,11 @@ class Timing:
 
     def step_seconds(self, count: int, factor: float) -> float:
         """Seconds per step with an echo stage of `factor` after the first `count` stages."""
-        before, after = self.stages[:count], self.stages[count:]
-        upstream, copy = self._ahead_seconds(before) / factor, self._seconds_per_copy(after)
+        ahead, copy = self._ahead(count) / factor, self._copy(count)
         if not self.workers:
-            return self.batch_size * (upstream + copy)
-        cpu = self._cpu_per_copy(after) + _cpu(before) / factor
-        return self.batch_size * max(upstream, copy, cpu / self.cores)
+            return self.batch_size * (ahead + copy)
+        cpu = self._cpu_per_copy(count) + _cpu(self.stages[:count]) / factor
+        return self.batch_size * max(ahead, copy, cpu / self.cores)
 
     def baseline_seconds(self) -> float:
         """Seconds per step without an echo stage, with all host stages running ahead."""
@@ -97,36 +95,34 @@ class Timing:
         """This timing with more workers, no more than `limit_of_more` was measured with."""
         if workers <= self.workers:
             return self
-        stages = tuple(
-            dataclasses.replace(stage, limit=min(stage.limit, stage.limit_of_more or stage.limit))
-            for stage in self.stages
-        )
+        limits = [min(stage.limit, stage.limit_of_more or stage.limit) for stage in self.stages]
+        pairs = zip(self.stages, limits, strict=True)
+        stages = tuple(dataclasses.replace(stage, limit=limit) for stage, limit in pairs)
         return dataclasses.replace(self, stages=stages, workers=workers)
 
     def changed(self, part: StageTime, factor: float) -> "Timing":
         """This timing with `part`, a stage, transfer, or the step, in `factor` times the time."""
+        parts = [
+            tuple(other.scaled(factor) if other is part else other for other in group)
+            for group in (self.stages, self.transfers, [self.step])
+        ]
+        return dataclasses.replace(self, stages=parts[0], transfers=parts[1], step=parts[2][0])
 
-        def change(parts: Iterable[StageTime]) -> tuple[StageTime, ...]:
-            return tuple(other.scaled(factor) if other is part else other for other in parts)
-
-        stages, transfers, (step,) = map(change, (self.stages, self.transfers, [self.step]))
-        return dataclasses.replace(self, stages=stages, transfers=transfers, step=step)
-
-    def _ahead_seconds(self, stages: tuple[StageTime, ...]) -> float:
+    def _ahead(self, count: int) -> float:
         """Seconds per fresh example of stages that the workers run ahead, or run in turn."""
+        stages = self.stages[:count]
         in_turn = sum(stage.seconds for stage in stages) / max(1, self.workers)
         limits = [_cpu(stages) / self.cores, *(s.limit for s in stages)] if self.workers else []
         return max([in_turn, *limits])
 
-    def _seconds_per_copy(self, stages: tuple[StageTime, ...]) -> float:
-        """Seconds per emitted example, of `stages` on one thread, the transfers and the step."""
-        overlapping = [part.seconds for part in (*self.transfers, self.step)]
-        overlapping.append(sum(stage.seconds for stage in stages))
-        return max(overlapping) if self.workers else sum(overlapping)
+    def _copy(self, count: int) -> float:
+        """Seconds per emitted example of the later stages on one thread, transfers, and step."""
+        times = [part.seconds for part in (*self.transfers, self.step)]
+        times.append(sum(stage.seconds for stage in self.stages[count:]))
+        return max(times) if self.workers else sum(times)
 
-    def _cpu_per_copy(self, stages: tuple[StageTime, ...]) -> float:
-        """Processor seconds per emitted example, of `stages`, the transfers and the step."""
-        return _cpu((*stages, *self.transfers, self.step))
+    def _cpu_per_copy(self, count: int) -> float:
+        return _cpu((*self.stages[count:], *self.transfers, self.step))
 
 
 def _cpu(stages: Iterable[StageTime]) -> float:

@@ -1,7 +1,6 @@
 """Measures the cost of stages: wall time, CPU time, and throughput with all workers."""
 
 import copy
-import hashlib
 import statistics
 import sys
 import threading
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 from echo.advice.model import StageTime
 from echo.spec import abbreviated
-from echo.threads import usable_cores
 
 # A measurement is a median over rounds. A round is long enough for the clock's resolution and for
 # the small credit that rate limits give.
@@ -75,12 +73,10 @@ def stage_time(
     wall = sorted(seconds for seconds, _ in alone)
     cpu = statistics.median(cpu for _, cpu in alone)
     by_count = {1: statistics.median(wall)}
-    # Behind a rate limit, many threads would take as long as that many calls in turn, so long calls
-    # are made by two threads first, and by more only if that gains.
-    is_slow = by_count[1] > share
-    for count in [2] * (is_slow and counts != [] and counts[0] > 2) + counts:
+    for count in counts:
         by_count[count] = seconds_at_once(call, count, share)
-        if is_slow and by_count[count] * _WORTH_MORE_THREADS > by_count[1]:
+        # Behind a rate limit, many threads would take as long as that many long calls in turn.
+        if by_count[1] > share and by_count[count] * _WORTH_MORE_THREADS > by_count[1]:
             break
     limit = min(wall for count, wall in by_count.items() if count <= max(1, workers))
     more = by_count.get(max_workers) if max_workers > workers else None
@@ -124,22 +120,6 @@ def seconds_at_once(call: Call, threads: int, seconds: float) -> float:
     with ThreadPoolExecutor(threads) as pool:
         counts, ends = zip(*pool.map(run, range(threads)), strict=True)
     return (max(ends) - start) / sum(counts)
-
-
-def available_cores(seconds: float) -> float:
-    """Measures how many processor cores this process gets if it uses all. A quota or other
-    processes make that fewer than the machine has; it is at least 1."""
-    count = usable_cores()
-    block, start, cpu = bytes(2**18), time.perf_counter(), time.process_time()
-
-    def burn(number: int) -> None:
-        while time.perf_counter() < start + seconds:
-            hashlib.sha256(block)  # releases the interpreter's lock
-
-    with ThreadPoolExecutor(count) as pool:
-        pool.map(burn, range(count))
-    used = (time.process_time() - cpu) / (time.perf_counter() - start)
-    return min(max(used, 1.0), float(count))
 
 
 def renewed(item: Any) -> Any:

@@ -10,50 +10,26 @@ from typing import Any
 
 from echo import spec
 from echo.advice.inputs import BATCH, Stage, on_a_copy, opened
-from echo.advice.model import Timing
-from echo.advice.profile import Call, available_cores, renewed, stage_time
+from echo.advice.model import StageTime, Timing
+from echo.advice.profile import Call, renewed, stage_time
 from echo.spec import EchoSpecError
-from echo.stores import nbytes
+from echo.threads import usable_cores
 
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 # Predictions closer than this count as equal (docs/advice.md says how far off they are).
 TOLERANCE = 0.1
 
-SPREAD = 1.5  # rounds of a stage on a quiet machine differ by less than this factor
-_HOST_STEP_CORES = 0.5  # CPU time per second above which a step computes on the host
+# What echoing with factor e needed of the fresh examples that training without it did, on the five
+# problems with equally many evaluations per fresh example (results/claims.md).
+FRESH_SHARES = {2: (0.52, 0.72), 4: (0.26, 0.63), 16: (0.08, 0.79)}
 
+_SPREAD = 1.5  # rounds of a stage on a quiet machine differ by less than this factor
+_HOST_STEP_CORES = 0.5  # CPU time per second above which a step computes on the host
 _NUM_INPUTS = 8  # outputs of a stage that serve as inputs for measuring the next one
 _MORE_WORKERS = 4  # workers to consider, as a multiple of those that the loader has
 _MAX_WORKERS, _MAX_SECONDS = 1024, 3600
 _COLUMNS = 80  # of a terminal
-
-# The sentences of the answer, in this order.
-_UNSTABLE = "Unstable: {part} took {low} to {high} per example. Measure again on a quiet machine."
-_WORKERS = "First use {new} workers, not {old}: {gain} of now, with every example fresh. Then:"
-_VERDICTS = {
-    "echo": "Echo {place}, factor {factor:g}: {gain} without echoing (R = {ratio:.2f}, workers: "
-    "{workers}).",
-    "none": "Do not echo: repeats gain less than 10% (R = {ratio:.2f}, workers: {workers}).",
-}
-_CAUSES = {
-    "input": "The input is the bottleneck, above all {slowest} ({seconds} per example).",
-    "step": "The step is the bottleneck ({step} per batch; the input takes {input}).",
-    "transfer": "The transfer is the bottleneck ({transfer} per example): store examples on the "
-    "device, or send less.",
-    "cores": "The processor cores are the bottleneck; each repeat saves them a fresh example's "
-    "work. With the step on an accelerator, echo only if R > 1.",
-}
-_IDENTICAL = "Repeats are identical there, unless the step changes them."
-_MOVE = "Or move {stage} to the accelerator: at most {rate} steps per second, all examples fresh."
-# What echoing with factor e needed of the fresh examples that training without it did, on the five
-# problems with equally many evaluations per fresh example (results/claims.md).
-FRESH_SHARES = {2: (0.52, 0.72), 4: (0.26, 0.63), 16: (0.08, 0.79)}
-_WORTH = (
-    "A repeat may be worth less than a fresh example: on five small problems, e = 2, 4, and 16 "
-    "needed {}, {}, and {} of the fresh examples."
-).format(*(f"{low:g} to {high:g}" for low, high in FRESH_SHARES.values()))
-_CONTENDED = "The step computes on the input's cores: steps per second may be a third off."
 
 _log = logging.getLogger("echo.advice")
 
@@ -67,14 +43,12 @@ class Point:
         count: the number of stages before it.
         ratio: R, seconds upstream / seconds downstream, each per batch.
         step_seconds: predicted seconds per step, by factor.
-        buffer_bytes: bytes of the shuffle buffer.
     """
 
     name: str
     count: int
     ratio: float
     step_seconds: dict[float, float]
-    buffer_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +62,6 @@ class Advice:
         points: the predictions for each insertion point, with that many workers.
         insertion, factor: the recommended insertion point and factor; None and 1 if no repeats
             gain at least TOLERANCE.
-        movable: the stage that could move to the accelerator instead of echoing after it, or None.
         reason: the recommendation in words.
         warning: what makes it doubtful, or ''.
     """
@@ -98,7 +71,6 @@ class Advice:
     points: tuple[Point, ...]
     insertion: str | None
     factor: float
-    movable: str | None
     reason: str
     warning: str = ""
 
@@ -106,12 +78,16 @@ class Advice:
     def workers(self) -> int:
         return self.timing.workers
 
+    @property
+    def choice(self) -> tuple[int, str | None, float]:
+        return self.workers, self.insertion, self.factor
+
     def __str__(self) -> str:
         return "\n".join(textwrap.fill(t, _COLUMNS) for t in (self.warning, self.reason) if t)
 
     @property
     def tables(self) -> str:
-        """The measured times, the predictions, and the memory of the buffer."""
+        """The measured times, and the predictions."""
         measured = self.measured
         at_once = f"{max(1, measured.workers)} at once"
         times = [["stage", "alone", "fastest", "slowest", "processor", at_once]]
@@ -120,13 +96,11 @@ class Advice:
             times.append([part.name, *map(time_text, seconds)])
         rates = [["echo stage", "R", *(f"e={factor:g}" for factor in self.points[0].step_seconds)]]
         for point in self.points:
-            cells = map(rate, point.step_seconds.values())
+            cells = map(_rate, point.step_seconds.values())
             rates.append([point.name, f"{point.ratio:.2f}", *cells])
-        sizes = [f"{p.buffer_bytes / 1e6:,.2f} MB {_spaced(p.name)}" for p in self.points]
-        memory = textwrap.fill(f"The shuffle buffer takes up to {', '.join(sizes)}.", _COLUMNS)
         predicted = f"predicted steps per second by echo factor e, workers: {self.workers}"
         title = "seconds per example (median of rounds)"
-        return "\n\n".join([_table(title, times), _table(predicted, rates), memory])
+        return f"{_table(title, times)}\n\n{_table(predicted, rates)}"
 
 
 def advise(
@@ -138,12 +112,10 @@ def advise(
     examples_per_call: int = 1,
     insertions: Mapping[str, str] | None = None,
     factors: Iterable[float] = FACTORS,
-    shuffle_buffer: int = 10_000,
     workers: int = 0,
     max_workers: int = 0,
     cores: float = 0,
     seconds: float = 1.0,
-    stored: Callable[[Any], Any] = lambda item: item,
 ) -> Advice:
     """Measures a pipeline and a step, and recommends whether, where, and how much to echo.
 
@@ -164,33 +136,28 @@ def advise(
         insertions: name of an insertion point -> the stage before it. By default after every stage
             up to batching.
         factors: echo factors to predict; 1, training without repeats, is added if it is missing.
-        shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader (if it has
             none, its reading and the step take turns), otherwise as many as cores.
         max_workers: the maximum number of workers to recommend; 0 = four times as many as run, and
             4 for a DataLoader without any. Additional workers are measured as threads.
-        cores: processor cores; 0 = measured.
+        cores: processor cores, perhaps a fraction; 0 = those that this process may use.
         seconds: how long to measure each stage, approximately, at most an hour. A call that takes
             longer is made a few times only.
-        stored: the part of an item that an echo stage would store.
 
     Raises:
         EchoSpecError: a value that is not allowed, or that does not match the stages.
     """
     examples = spec.checked_integer("examples_per_call", examples_per_call, 1, spec.MAX_BATCH)
-    shuffle_buffer = spec.checked_integer("shuffle_buffer", shuffle_buffer, 0, spec.MAX_BUFFER)
     workers = spec.checked_integer("workers", workers, 0, _MAX_WORKERS)
     max_workers = spec.checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
     cores = spec.checked_number("cores", cores, 0, _MAX_WORKERS)
     seconds = spec.checked_number("seconds", seconds, 1e-6, _MAX_SECONDS)
     factors = [spec.checked_number("factors", e, 1, spec.MAX_FACTOR) for e in factors]
-    factors = factors if 1 in factors else [1, *factors]
     source = opened(stages, batch_size)
     pairs, batch_size = source.stages, source.batch_size
-    if pairs is None:
-        pairs = [("input", lambda _: next(source.batches))]
+    if source.is_whole:
         workers, max_workers = int(source.workers != 0), 1
-        insertions = {"after batching": "input"}
+        insertions = {"after batching": pairs[0][0]}
     names = [name for name, _ in pairs]
     host = names[: names.index(BATCH) + 1] if BATCH in names else names
     examples = examples if BATCH in names else batch_size
@@ -202,11 +169,11 @@ def advise(
     if not {*insertions.values()} <= {*host}:
         raise EchoSpecError("insertions", insertions, f"stages: {', '.join(host)}")
 
-    cores = cores or available_cores(seconds / 2)
+    cores = cores or usable_cores()
     workers = workers or source.workers or math.ceil(cores) * (source.workers is None)
     threads = max(1, workers)  # that measure
     max_workers = max_workers or min(_MORE_WORKERS * threads, _MAX_WORKERS)
-    times, memory = [], {}
+    times: list[StageTime] = []
     results: Iterator[Any] = itertools.count()
     for name, function in pairs:
         inputs, most = map(renewed, results), max_workers if name in host else 0
@@ -216,15 +183,14 @@ def advise(
         call = Call(name, function, inputs, examples)
         cost, outputs = stage_time(call, seconds, threads, most, _NUM_INPUTS)
         times.append(cost)
-        if name in host:
-            memory[name] = nbytes(stored(outputs[0])) // examples * shuffle_buffer
         results = itertools.cycle(outputs)
     _log.info("measuring the step")
     step_fn = step_fn if model is None else on_a_copy(step_fn, model)
     step, _ = stage_time(Call("step", step_fn, map(renewed, results), batch_size), seconds)
     n = len(host)
     timing = Timing(tuple(times[:n]), tuple(times[n:]), step, batch_size, workers, cores)
-    advice = conclude(timing, insertions, memory, factors, max_workers)
+    factors = factors if 1 in factors else [1, *factors]
+    advice = conclude(timing, insertions, factors, max_workers)
     doubts = " ".join(filter(None, (source.hint, advice.warning)))
     return dataclasses.replace(advice, warning=doubts)
 
@@ -232,65 +198,64 @@ def advise(
 def conclude(
     measured: Timing,
     insertions: Mapping[str, str],
-    memory: Mapping[str, int],
     factors: Sequence[float] = FACTORS,
     max_workers: int = 0,
+    doubt: bool = True,
 ) -> Advice:
-    """The advice for a measured timing; `memory` is bytes of a shuffle buffer after each stage.
+    """The advice for a measured timing.
 
-    It has a warning if the fastest or the slowest round of a stage or of the step, the rest as
-    measured, would change it.
+    With `doubt`, it has a warning if the fastest or the slowest round of a stage or of the step,
+    the rest as measured, would change it.
     """
-
-    def predicted(timing: Timing) -> tuple[Timing, list[Point], Point, float]:
-        timing = _with_enough_workers(timing, max_workers)
-        names, points = [stage.name for stage in timing.stages], []
-        for insertion, name in insertions.items():
-            count = names.index(name) + 1
-            seconds = {factor: timing.step_seconds(count, factor) for factor in factors}
-            points.append(Point(insertion, count, timing.ratio(count), seconds, memory[name]))
-        return timing, points, *_recommended(timing, points)
-
-    def choice(timing: Timing) -> tuple[int, str, float]:
-        timing, _, point, factor = predicted(timing)
-        return timing.workers, point.name if factor > 1 else "", factor
-
-    timing, points, point, factor = predicted(measured)
-    movable, warning = None, ""
-    texts = [_verdict(timing, point, factor)]
+    timing = _with_enough_workers(measured, max_workers)
+    names, points = [stage.name for stage in timing.stages], []
+    for insertion, name in insertions.items():
+        count = names.index(name) + 1
+        seconds = {factor: timing.step_seconds(count, factor) for factor in factors}
+        points.append(Point(insertion, count, timing.ratio(count), seconds))
+    point, factor = _recommended(timing, points)
+    texts = [_verdict(timing, point, factor), _cause(timing)]
     if timing.workers > measured.workers:
         gain = _gain(measured, timing.baseline_seconds())
-        texts.insert(0, _WORKERS.format(new=timing.workers, old=measured.workers, gain=gain))
+        first = f"First use {timing.workers} workers, not {measured.workers}: {gain} of now"
+        texts.insert(0, f"{first}, with every example fresh. Then:")
     if factor > 1:
         if {stage.name for stage in timing.stages[point.count :]} <= {BATCH}:
-            texts.append(_IDENTICAL)
+            texts.append("Repeats are identical there, unless the step changes them.")
             earlier = [other.count for other in points if other.count < point.count]
             between = timing.stages[max(earlier, default=point.count) : point.count]
-            transforms = [stage for stage in between if stage.name != BATCH]
-            movable = max(transforms, key=lambda stage: stage.limit, default=None)
-        if movable:
-            fresh = rate(timing.changed(movable, 0).baseline_seconds())
-            texts.append(_MOVE.format(stage=_spaced(movable.name), rate=fresh))
-        texts.append(_WORTH)
+            if transforms := [stage for stage in between if stage.name != BATCH]:
+                slowest = max(transforms, key=lambda stage: stage.limit)
+                fresh = _rate(timing.changed(slowest, 0).baseline_seconds())
+                moved = f"Or move {_spaced(slowest.name)} to the accelerator"
+                texts.append(f"{moved}: at most {fresh} steps per second, all examples fresh.")
+        listed = [f"{low:g} to {high:g}" for low, high in FRESH_SHARES.values()]
+        texts.append(
+            "A repeat may be worth less than a fresh example: on five small problems, e = 2, 4, "
+            f"and 16 needed {', '.join(listed[:-1])}, and {listed[-1]} of the fresh examples."
+        )
     if timing.step.cpu_seconds > _HOST_STEP_CORES * timing.step.seconds:
-        texts.append(_CONTENDED)
-    parts = (*measured.stages, *measured.transfers, measured.step)
-    unstable = [part for part in parts if part.high > SPREAD * part.low > 0]
-    for part in sorted(unstable, key=lambda part: part.high / part.low):  # the worst one stays
-        rounds = [measured.changed(part, end / part.seconds) for end in (part.low, part.high)]
-        if set(map(choice, rounds)) != {choice(measured)}:
-            low, high = time_text(part.low), time_text(part.high)
-            warning = _UNSTABLE.format(part=_spaced(part.name), low=low, high=high)
-    return Advice(
+        cores = "The step computes on the input's cores"
+        texts.append(f"{cores}: steps per second may be a third off.")
+    advice = Advice(
         measured=measured,
         timing=timing,
         points=tuple(points),
         insertion=point.name if factor > 1 else None,
         factor=factor,
-        movable=movable and movable.name,
         reason=" ".join(texts),
-        warning=warning,
     )
+    parts = (*measured.stages, *measured.transfers, measured.step)
+    unstable = [part for part in parts if doubt and part.high > _SPREAD * part.low > 0]
+    for part in sorted(unstable, key=lambda part: part.low / part.high):  # the worst one first
+        for end in (part.low, part.high):
+            round_ = measured.changed(part, end / part.seconds)
+            other = conclude(round_, insertions, factors, max_workers, doubt=False)
+            if other.choice != advice.choice:
+                took = f"{time_text(part.low)} to {time_text(part.high)} per example"
+                warning = f"Unstable: {_spaced(part.name)} took {took}. Measure again on a quiet"
+                return dataclasses.replace(advice, warning=f"{warning} machine.")
+    return advice
 
 
 def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[Point, float]:
@@ -316,35 +281,41 @@ def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[Point, float]
 
 
 def _verdict(timing: Timing, point: Point, factor: float) -> str:
-    """What to do, and what limits the pace without echoing."""
+    if factor == 1:
+        what, ratio = "Do not echo: repeats gain less than 10%", timing.ratio(len(timing.stages))
+    else:
+        gain, ratio = _gain(timing, point.step_seconds[factor]), point.ratio
+        what = f"Echo {_spaced(point.name)}, factor {factor:g}: {gain} without echoing"
+    return f"{what} (R = {ratio:.2f}, workers: {timing.workers})."
+
+
+def _cause(timing: Timing) -> str:
+    """What limits the pace without echoing."""
     count, before = len(timing.stages), timing.baseline_seconds()
     upstream, downstream = timing.upstream_seconds(count), timing.downstream_seconds(count)
+    if before > downstream * (1 + TOLERANCE):
+        if timing.workers and before > upstream * (1 + TOLERANCE):
+            return (
+                "The processor cores are the bottleneck; each repeat saves them a fresh example's "
+                "work. With the step on an accelerator, echo only if R > 1."
+            )
+        slowest = max(timing.stages, key=lambda stage: stage.seconds)
+        named = f"{_spaced(slowest.name)} ({time_text(slowest.seconds)} per example)"
+        return f"The input is the bottleneck, above all {named}."
     transfer = max((part.seconds for part in timing.transfers), default=0.0)
-    slowest = max(timing.stages, key=lambda stage: stage.seconds)
-    if before <= downstream * (1 + TOLERANCE):
-        is_slow = timing.batch_size * transfer * (1 + TOLERANCE) >= downstream
-        slower = transfer > timing.step.seconds * (1 + TOLERANCE)
-        cause = "transfer" if is_slow and slower else "step"
-    else:
-        waits = before <= upstream * (1 + TOLERANCE) or not timing.workers
-        cause = "input" if waits else "cores"
-    return f"{_VERDICTS['echo' if factor > 1 else 'none']} {_CAUSES[cause]}".format(
-        place=_spaced(point.name),
-        factor=factor,
-        gain=_gain(timing, point.step_seconds[factor]),
-        ratio=point.ratio if factor > 1 else timing.ratio(count),
-        workers=timing.workers,
-        slowest=_spaced(slowest.name),
-        seconds=time_text(slowest.seconds),
-        step=time_text(downstream),
-        input=time_text(upstream),
-        transfer=time_text(transfer),
-    )
+    is_slow = timing.batch_size * transfer * (1 + TOLERANCE) >= downstream
+    if is_slow and transfer > timing.step.seconds * (1 + TOLERANCE):
+        took = f"{time_text(transfer)} per example"
+        return (
+            f"The transfer is the bottleneck ({took}): store examples on the device, or send less."
+        )
+    times = f"{time_text(downstream)} per batch; the input takes {time_text(upstream)}"
+    return f"The step is the bottleneck ({times})."
 
 
 def _gain(timing: Timing, after: float) -> str:
     before = timing.baseline_seconds()
-    return f"{rate(after)} steps per second, {before / after:.2f} times the {rate(before)}"
+    return f"{_rate(after)} steps per second, {before / after:.2f} times the {_rate(before)}"
 
 
 def _with_enough_workers(timing: Timing, most: int) -> Timing:
@@ -361,7 +332,7 @@ def _grouped(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
         yield list(itertools.islice(inputs, length))
 
 
-def rate(seconds: float) -> str:
+def _rate(seconds: float) -> str:
     """Steps per second, with three digits and no powers of ten."""
     per_second = 1 / seconds
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"

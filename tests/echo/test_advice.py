@@ -1,6 +1,5 @@
 """The timing model and the advice: against a simulated pipeline, and on measured ones."""
 
-import collections
 import dataclasses
 import itertools
 import threading
@@ -48,7 +47,7 @@ def advice_on(timing):
         "after_augmentation": "augment",
         "after_batching": "batch",
     }
-    return conclude(timing, insertions, {"decode": 100, "augment": 200, "batch": 200})
+    return conclude(timing, insertions)
 
 
 def recommended(advice):
@@ -157,8 +156,7 @@ def test_the_recommendation(timing, insertion, factor, named):
     assert named in advice.reason
     assert ("third off" in advice.reason) == (timing.step.cpu_seconds > 0)  # on the host
     assert advice.reason in " ".join(str(advice).split())
-    assert (advice.movable == "augment") == (insertion == "after_augmentation")
-    assert [point.buffer_bytes for point in advice.points] == [100, 200, 200]
+    assert ("Or move augment" in advice.reason) == (insertion == "after_augmentation")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,7 @@ def test_the_recommendation(timing, insertion, factor, named):
 def test_repeats_are_called_identical_if_only_batching_follows(names, insertion):
     stages = (stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7))
     insertions = {f"after {name}": name for name in names}
-    advice = conclude(pipeline(stages=stages), insertions, collections.Counter())
+    advice = conclude(pipeline(stages=stages), insertions)
     assert advice.insertion == insertion
     assert ("Repeats are identical" in advice.reason) == (names[2] == "batch")
 
@@ -208,7 +206,7 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
         cores=cores,
     )
     insertions = {name: ALL_INSERTIONS[name] for name in allowed}
-    advice = conclude(timing, insertions, collections.Counter(), factors)
+    advice = conclude(timing, insertions, factors)
     best = min(min(point.step_seconds.values()) for point in advice.points)
     before = timing.baseline_seconds()
 
@@ -236,7 +234,7 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
             elif other is point and factor < advice.factor:
                 assert not equal(seconds, fastest)
     after = timing.stages[point.count :]
-    if advice.movable:
+    if "Or move" in advice.reason:
         assert set(after) <= {timing.stages[-1]}
 
 
@@ -259,7 +257,7 @@ def test_a_reader_that_waits_needs_workers_before_echoing(
     limit = read / max(1, had)
     read = StageTime("read", read, 1e-5, limit, limit_of_more=limit_of_more)
     timing = pipeline(stages=(read,), transfers=(), workers=had, step=step)
-    advice = conclude(timing, {"here": "read"}, collections.Counter(), max_workers=max_workers)
+    advice = conclude(timing, {"here": "read"}, max_workers=max_workers)
     assert recommended(advice) == expected
     assert (f"{expected[0]} workers, not {had}" in advice.reason) == (expected[0] > had)
     assert advice.measured == timing
@@ -307,7 +305,7 @@ def test_the_report_fits_80_columns_with_long_names_and_large_numbers(step):
     stages = tuple(stage(name, 1.2345e-9) for name in names)
     timing = pipeline(stages=stages, transfers=(), step=step)
     insertions = {f"after {name}": name for name in names}
-    advice = conclude(timing, insertions, dict.fromkeys(names, 10**6))
+    advice = conclude(timing, insertions)
     assert max(map(len, f"{advice}\n{advice.tables}".splitlines())) <= 80
 
 
@@ -328,7 +326,7 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
         return item
 
     stages = [("read", read), ("decode", decode), ("batch", join)]
-    settings = {"workers": 3, "max_workers": 5, "seconds": 0.02, "shuffle_buffer": 10}
+    settings = {"workers": 3, "max_workers": 5, "seconds": 0.02}
     advice = echo.advise(
         stages,
         lambda batch: lengths.add(len(batch["x"])),
@@ -340,7 +338,6 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
     assert 9 <= len(threads) <= 12  # one, then three and five at once, then up to three
     assert [t.name for t in advice.timing.stages] == ["read", "decode", "batch"]
     assert [p.name for p in advice.points] == ["after read", "after decode", "after batch"]
-    assert {p.buffer_bytes for p in advice.points} == {80}
     for cost in (*advice.timing.stages, advice.timing.step):
         assert 0 < cost.low <= cost.seconds <= cost.high
         assert cost.limit <= cost.seconds
@@ -378,15 +375,6 @@ def test_an_error_in_a_stage_ends_all_threads_and_names_the_stage():
         profile.seconds_at_once(call, 2, 0.01)
     assert "'read', called with 1" in "".join(raised.value.__notes__)
     assert threading.active_count() == before
-
-
-def test_memory_counts_the_elements_of_tensors_that_do_not_tell_their_bytes():
-    class Tensor:  # as TensorFlow's: an array by __array__, without nbytes
-        def __array__(self, dtype=None, copy=None):
-            return np.zeros((16, 100), np.int64)
-
-    advice = echo.advise([Tensor()] * 3, lambda _: None, batch_size=16, seconds=0.02)
-    assert advice.points[0].buffer_bytes == 8_000_000
 
 
 class Clock:
@@ -432,7 +420,7 @@ def test_long_calls_behind_a_rate_limit_are_few(monkeypatch):
 
     stages = [("read", read), ("batch", list)]
     advice = echo.advise(stages, len, batch_size=4, workers=8, max_workers=32, cores=8)
-    assert len(called) == 3 + 2  # alone, and by two threads at once
+    assert len(called) == 3 + 8  # alone, and by the threads that it has
     (time, _), step = advice.measured.stages, advice.measured.step
     assert (time.seconds, time.limit) == pytest.approx((10.0, 10.0), rel=0.01)
     assert time.limit_of_more is None
@@ -444,7 +432,6 @@ def test_an_iterable_gives_only_r_after_batching_and_is_read_again():
     advice = echo.advise(batches, len, seconds=0.02, factors=(2, 4))
     assert set(advice.points[0].step_seconds) == {1, 2, 4}
     assert [point.name for point in advice.points] == ["after batching"]
-    assert advice.points[0].buffer_bytes == 24 * 10_000
     assert advice.measured.batch_size == 16
     iterator = itertools.repeat(batches[0])
     assert "are gone" in echo.advise(iterator, len, seconds=0.02).warning
