@@ -5,8 +5,11 @@ A worker that dies loses no work: the kernel releases its lock, and the unit is 
 """
 
 import multiprocessing
+import os
 import pathlib
 import signal
+import threading
+import time
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
@@ -74,7 +77,7 @@ class PoolExecutor:
 
     def _new_pool(self) -> futures.ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-        return futures.ProcessPoolExecutor(self.workers, context)
+        return futures.ProcessPoolExecutor(self.workers, context, end_with_parent)
 
     def free(self) -> int:
         return self.workers - len(self._units)
@@ -112,3 +115,17 @@ class PoolExecutor:
         for process in multiprocessing.active_children():
             process.join(_STOP_SECONDS)
             process.kill()
+
+
+def end_with_parent() -> None:
+    """Ends this worker if its parent is killed: at once, or when the run has saved itself."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_STOP_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -7,6 +7,7 @@ import functools
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import MAX_WORKER_FAILURES, run
 from studies.trial import run_unit
-from tests.helpers.runs import ROOT, mini
+from tests.helpers.runs import HANGS, ROOT, mini
 from tests.helpers.small_studies import AXES, QUIET, RecordedProgress, study
 
 COMPARED = ("step", "fresh_examples", "loss", "split")
@@ -127,6 +128,23 @@ def test_a_trial_that_kills_its_workers_ends_the_launch_and_a_later_one_trains_i
     assert len(said.lines) == MAX_WORKER_FAILURES - 1
     assert run(plan, tmp_path, QUIET) == "finished"
     assert load.read(tmp_path).trials["status"].tolist() == ["exhausted"]
+
+
+KILLED = """
+import multiprocessing, os, signal
+from concurrent import futures
+from studies.executors import end_with_parent
+pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
+pool.submit(os.getpid).result()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_with_a_launch_that_is_killed():
+    """Else they would wait for work forever, and so would whoever reads their output."""
+    words = [sys.executable, "-c", KILLED]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=HANGS)
+    assert done.returncode == -signal.SIGKILL
 
 
 @pytest.mark.long
