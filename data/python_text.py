@@ -8,7 +8,6 @@ text.
 """
 
 import ast
-import collections
 import functools
 import importlib.machinery
 import platform
@@ -94,17 +93,7 @@ def _module_docstrings(name: str) -> list[str]:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return []
     with open(spec.origin, "rb") as file:
-        nodes = _statements(ast.parse(file.read()))
+        nodes = ast.walk(ast.parse(file.read()))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [ast.get_docstring(node) for node in nodes if isinstance(node, documented)]
     return [docstring for docstring in docstrings if docstring]
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """`ast.walk` without expressions, which are most of a tree and hold no docstrings."""
-    nested = (ast.stmt, ast.excepthandler, ast.match_case)
-    nodes: collections.deque[ast.AST] = collections.deque([tree])
-    while nodes:
-        node = nodes.popleft()
-        nodes.extend(n for n in ast.iter_child_nodes(node) if isinstance(n, nested))
-        yield node

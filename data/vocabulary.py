@@ -40,10 +40,6 @@ class Vocabulary:
         """
         return self._processor.encode(texts, return_type="numpy", num_threads=1)
 
-    def decode(self, pieces: np.ndarray) -> str:
-        """The text of `pieces`, without PAD, BEGIN, and END."""
-        return self._processor.decode([int(piece) for piece in pieces if piece > END])
-
 
 def train(texts: Source, size: int) -> bytes:
     """A serialized sentencepiece model of `size` pieces; equal texts give equal bytes.

@@ -9,24 +9,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.style import (
-    COLORS,
-    DOTTED,
-    QUIET,
-    WIDTH,
-    format_ticks,
-    legend_below,
-    lighter,
-    say_if_nothing_reached,
-    styled,
-)
+from analysis.figures import style
 from analysis.scores import EFFECTS
 from analysis.tables import effect_text, measure_label, score_text, unbroken
 from runs.progress import several
 from runs.study import BEST_VALUE, Study
 
 
-@styled
+@style.styled
 def by_condition(
     scores: pd.DataFrame, searches: pd.DataFrame, study: Study, measure: str = ""
 ) -> Figure:
@@ -44,7 +34,7 @@ def by_condition(
         measure: one of `scores.MEASURES`; by default the one that the study scores.
     """
     measure = measure or study.score
-    figure = Figure(figsize=(WIDTH, 0.8 + 0.5 * len(scores)), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 0.8 + 0.5 * len(scores)), layout="constrained")
     axes = figure.add_subplot()
     axes.set_yticks(range(len(scores)), [textwrap.fill(unbroken(x), 28) for x in scores["label"]])
     axes.set_ylim(len(scores) - 0.42, -0.5)
@@ -56,18 +46,22 @@ def by_condition(
     beside: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
     for row, condition in enumerate(scores.to_dict("records")):
         name, baseline = condition["condition"], condition["baseline"]
-        color = COLORS[condition["insertion"]]
+        color = style.COLORS[condition["insertion"]]
         text = _score_and_effect(condition, measure)  # right of the axes; the layout makes room
         axes.annotate(text, (1, row), (8, 0), va="center", **beside)
         if baseline in known:
             edges = [row - 0.5, row + 0.5]
-            axes.plot([known[baseline]] * 2, edges, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
+            axes.plot(
+                [known[baseline]] * 2, edges, color=style.QUIET, lw=0.6, ls=style.DOTTED, zorder=0
+            )
         own = searches[(searches["condition"] == name) & np.isfinite(searches[low])]
         if len(own) > 1:
             ends = [own[low].min(), own[low].max()]
             axes.plot(ends, [row, row], color=color, lw=1.2, marker="|", ms=11, mew=1.2)
         if name in known:
-            axes.plot(known[name], row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
+            axes.plot(
+                known[name], row, "o", ms=7, mfc=style.lighter(color, 0.6), mec=color, zorder=1.5
+            )
         censored = np.isinf(own[high])
         for marker, size, x in (("o", 3.2, own[low][~censored]), (">", 4.5, own[low][censored])):
             axes.plot(x, [row] * len(x), marker, ms=size, color=color)
@@ -79,10 +73,10 @@ def by_condition(
         axes.margins(x=0.06)
     else:
         axes.set_xlim(left=0)
-    format_ticks(axes.xaxis, measure)
+    style.format_ticks(axes.xaxis, measure)
     axes.set_xlabel(measure_label(measure, study))
-    say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
-    legend_below(figure, axes)
+    style.say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
+    style.legend_below(figure, axes)
     return figure
 
 

@@ -3,16 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.style import (
-    DOTTED,
-    QUIET,
-    WIDTH,
-    format_ticks,
-    legend_below,
-    line_styles,
-    say_if_nothing_reached,
-    styled,
-)
+from analysis.figures import style
 from analysis.tables import COSTS, format_of, unbroken, value_text
 from runs.study import BEST_VALUE, Study
 
@@ -20,7 +11,7 @@ from runs.study import BEST_VALUE, Study
 AGAINST = {"fresh_examples": "fresh_examples", "step": "steps", "train_seconds": "seconds"}
 
 
-@styled
+@style.styled
 def best_trial_curves(
     curves: pd.DataFrame, study: Study, against: str = "fresh_examples"
 ) -> Figure:
@@ -37,11 +28,11 @@ def best_trial_curves(
     target, measure = study.target, AGAINST[against]
     groups = curves.dropna(subset="value").groupby("condition", sort=False)
     lines = [line for _, line in groups]
-    figure = Figure(figsize=(WIDTH, 3.0 + 0.12 * len(lines)), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 3.0 + 0.12 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
-    styles = line_styles([line["insertion"].iloc[0] for line in lines])
+    styles = style.line_styles([line["insertion"].iloc[0] for line in lines])
     any_reached = False
-    for line, style in zip(lines, styles, strict=True):
+    for line, look in zip(lines, styles, strict=True):
         label = unbroken(line["label"].iloc[0])
         if study.scores_values:
             best = line["value"].cummax() if target.mode == "above" else line["value"].cummin()
@@ -52,17 +43,17 @@ def best_trial_curves(
             label += f": {format_of(measure)(line[against].iloc[-1])}"
             any_reached = True
         x, y = line[against], line["value"]
-        axes.plot(x, y, lw=1.3, label=label, **style)
-        axes.plot(x.iloc[-1], y.iloc[-1], "o", ms=4, color=style["color"], zorder=4, clip_on=False)
+        axes.plot(x, y, lw=1.3, label=label, **look)
+        axes.plot(x.iloc[-1], y.iloc[-1], "o", ms=4, color=look["color"], zorder=4, clip_on=False)
     if not study.scores_values:
         text = f"target {target.value:g}"
-        axes.axhline(target.value, color=QUIET, lw=0.8, ls=DOTTED, zorder=0, label=text)
+        axes.axhline(target.value, color=style.QUIET, lw=0.8, ls=style.DOTTED, zorder=0, label=text)
     axes.set_xlabel(COSTS[measure])
-    format_ticks(axes.xaxis, measure)
-    format_ticks(axes.yaxis, BEST_VALUE)
-    say_if_nothing_reached(figure, any_reached, study)
+    style.format_ticks(axes.xaxis, measure)
+    style.format_ticks(axes.yaxis, BEST_VALUE)
+    style.say_if_nothing_reached(figure, any_reached, study)
     so_far = ", best so far" if study.scores_values else ""
     axes.set_ylabel(f"validation {target.metric}{so_far}")
     axes.set_xlim(left=0)
-    legend_below(figure, axes)
+    style.legend_below(figure, axes)
     return figure

@@ -9,17 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.style import (
-    COLORS,
-    DOTTED,
-    QUIET,
-    WIDTH,
-    format_ticks,
-    legend_below,
-    line_styles,
-    say_if_nothing_reached,
-    styled,
-)
+from analysis.figures import style
 from analysis.tables import measure_label
 from runs.study import BEST_VALUE, INSERTIONS, Condition, Study, echo_label, setting_label
 
@@ -87,7 +77,7 @@ def _parts(condition: Condition, name: str) -> tuple[str, ...]:
     return *parts, *(setting_label(*setting) for setting in condition.other_overrides)
 
 
-@styled
+@style.styled
 def by_setting(
     scores: pd.DataFrame, setting: VariedSetting, study: Study, measure: str = "fresh_examples"
 ) -> Figure:
@@ -104,41 +94,43 @@ def by_setting(
         measure: one of `scores.MEASURES`.
     """
     table = scores.set_index("condition")
-    figure = Figure(figsize=(WIDTH, 3.4 + 0.12 * len(setting.lines)), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 3.4 + 0.12 * len(setting.lines)), layout="constrained")
     axes = figure.add_subplot()
     values = sorted({setting.value(c) for line in setting.lines.values() for c in line})
     axes.set_xticks(range(len(values)), [f"{v:,g}" if v else "none" for v in values])
-    styles = line_styles([line[-1].insertion for line in setting.lines.values()])
+    styles = style.line_styles([line[-1].insertion for line in setting.lines.values()])
     ideal = "ideal: baseline / e"
     for place, (label, line) in enumerate(setting.lines.items()):
         rows = table.loc[[condition.name for condition in line]]
         middle = np.array([values.index(setting.value(condition)) for condition in line], float)
         level = rows["ideal_fresh_examples"]
         if setting.name == "factor" and measure == "fresh_examples" and level.notna().any():
-            axes.plot(middle, level, color=QUIET, lw=0.9, ls=DOTTED, zorder=0, label=ideal)
+            axes.plot(
+                middle, level, color=style.QUIET, lw=0.9, ls=style.DOTTED, zorder=0, label=ideal
+            )
             ideal = None  # one legend entry
         shift = _SHIFT * (place - (len(setting.lines) - 1) / 2)
         _draw_line(axes, label, rows.assign(x=middle + shift), measure, styles[place])
     if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
         level, label = table.loc[setting.reference, [f"{measure}_low", "label"]]
-        axes.axhline(level, color=COLORS["none"], lw=1.0, ls=DOTTED, zorder=0, label=label)
+        axes.axhline(
+            level, color=style.COLORS["none"], lw=1.0, ls=style.DOTTED, zorder=0, label=label
+        )
     if measure != BEST_VALUE:
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
     axes.set_xlabel(_SETTINGS[setting.name][0])
     axes.set_ylabel(textwrap.fill(measure_label(measure, study), 36))
-    format_ticks(axes.yaxis, measure)
-    say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
-    legend_below(figure, axes)
+    style.format_ticks(axes.yaxis, measure)
+    style.say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
+    style.legend_below(figure, axes)
     return figure
 
 
-def _draw_line(axes: Axes, label: str, rows: pd.DataFrame, measure: str, style: dict) -> None:
+def _draw_line(axes: Axes, label: str, rows: pd.DataFrame, measure: str, look: dict) -> None:
     """One line through the medians, and its markers and strokes."""
     rows = rows.loc[np.isfinite(rows[f"{measure}_low"])]
-    axes.plot(
-        rows["x"], rows[f"{measure}_low"], lw=1.3, label=label if len(rows) else None, **style
-    )
-    color = style["color"]
+    axes.plot(rows["x"], rows[f"{measure}_low"], lw=1.3, label=label if len(rows) else None, **look)
+    color = look["color"]
     for row in rows.to_dict("records"):
         ends = [row[f"{measure}_min"], row[f"{measure}_max_low"]]
         axes.plot([row["x"]] * 2, ends, color=color, lw=1.0, marker="_", ms=5)

@@ -10,18 +10,8 @@ import numpy as np
 
 # In the order of COCOeval.stats. `mAP` averages over classes and the IoU thresholds .50:.05:.95.
 NAMES = (
-    "mAP",
-    "AP50",
-    "AP75",
-    "AP_small",
-    "AP_medium",
-    "AP_large",
-    "AR_1",
-    "AR_10",
-    "AR_100",
-    "AR_small",
-    "AR_medium",
-    "AR_large",
+    *("mAP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"),
+    *("AR_1", "AR_10", "AR_100", "AR_small", "AR_medium", "AR_large"),
 )
 
 
