@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from runs import cli
+from runs.records import plain
 
 # Larger than any real data set has, and small enough that the last layer does not fill the memory.
 MAX_CLASSES = 2**20
@@ -32,10 +33,10 @@ class DamagedError(ValueError):
 
 def reason(error: Exception) -> str:
     """An error's message on one line of limited length, with its type unless that says nothing."""
-    text = " ".join(str(error).split()) or "no reason given"
+    text = plain(error) or "no reason given"
     if not isinstance(error, ValueError | OSError):
         text = f"{type(error).__name__}: {text}"
-    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
+    return plain(text, _MAX_REASON)
 
 
 @contextlib.contextmanager
