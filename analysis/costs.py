@@ -44,8 +44,8 @@ def table(loaded: LoadedStudy) -> pd.DataFrame:
     for condition in study.conditions:
         row, baseline = {"condition": condition.label}, study.baseline_of(condition)
         for field, (heading, unit) in _USED.items():
-            texts = _texts(ends(condition.name, field), ends(baseline, field), unit)
-            row[heading], row[f"{heading}: ratio"] = texts
+            row[heading], ratio = _texts(ends(condition.name, field), ends(baseline, field), unit)
+            row[f"{heading}: ratio"] = "1.00" if condition.name == baseline else ratio
         rows.append(row)
     return pd.DataFrame(rows)
 
