@@ -444,7 +444,7 @@ def read(plan: Plan, data: pathlib.Path) -> str:
         for name, own in values.items():
             if TF_DATA in sides and not name.startswith(SMALL):
                 own[BESIDE_TF] = own[RATE] / values[TF_DATA][RATE]
-            if name.startswith(NONE) and own[WORKERS]:
+            if name == f"{NONE}: workers":
                 own[BESIDE_ALONE] = own[WORKERS] / values[ALONE][CPU]
         rounds.append(values)
     return table(rounds, READING, spread=False)

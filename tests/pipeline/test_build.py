@@ -171,7 +171,7 @@ from training.experiment import make_experiment
 assert map_datasets.CORES == 1
 plan = photographs.Plan(size="mini", batch_size=64)
 threads = []
-for condition in photographs.conditions(plan, sys.argv[1])[1:5:3]:  # before augmentation, or none
+for condition in photographs.conditions(plan, sys.argv[1])[1:6:4]:  # before augmentation, or none
     batches = iter(make_experiment(condition.config).batches)
     read = lambda batches=batches: [next(batches) for _ in range(20)]
     threads.append(threading.Thread(target=read))
