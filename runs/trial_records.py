@@ -48,17 +48,12 @@ def read(
     place: records.TrialPath | None = None,
     study: Study | None = None,
 ) -> TrialRecords:
-    """All records of a trial.
-
-    Args:
-        workdir: its directory.
-        place: its place in its study; None for a single run.
-        study: that study.
+    """All records of the trial in `workdir`, which is at `place` in `study` if that is given.
 
     Raises:
-        Damaged: a record is not what was written; they are of another condition, search, or trial
-            than `place`: copied there, they would count twice; or they are of another plan or
-            other data than the study's, as on a machine whose command or files differed.
+        Damaged: a record is not what was written; they are of another place: copied there, they
+            would count twice; or they are of another plan or other data than the study's, as on a
+            machine whose command or files differed.
     """
     workdir = pathlib.Path(workdir)
     trial = TrialRecords(

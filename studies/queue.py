@@ -21,7 +21,6 @@ class SearchQueue:
         needed: trials that must not diverge (N).
         max_trials: trials that may start.
         counted: trials that ended without diverging or failing.
-        ended: trials that ended in any way.
         running: trials that this launch is running.
         postponed: trials to start again, and when (in seconds of `clock`).
     """
@@ -32,7 +31,6 @@ class SearchQueue:
     max_trials: int
     clock: Callable[[], float] = time.monotonic
     counted: int = 0
-    ended: int = 0
     running: set[int] = dataclasses.field(default_factory=set)
     postponed: dict[int, float] = dataclasses.field(default_factory=dict)
     _next: int = 0
@@ -54,7 +52,6 @@ class SearchQueue:
     def end(self, trial: int, status: str) -> None:
         """Records that `trial` has ended."""
         self.running.remove(trial)
-        self.ended += 1
         self.counted += status in records.COUNTABLE
 
     def postpone(self, trial: int, seconds: float = 0.0) -> None:
@@ -67,8 +64,3 @@ class SearchQueue:
         """Whether no trial is left to run."""
         idle = not self.running and not self.postponed
         return idle and (self.counted >= self.needed or self._next >= self.max_trials)
-
-    @property
-    def left(self) -> int:
-        """Trials that have yet to end if none diverges."""
-        return max(0, min(self.needed - self.counted, self.max_trials - self.ended))

@@ -127,9 +127,9 @@ class _Launch:
         return all(queue.over for queue in self._queues.values())
 
     def _counts(self) -> str:
-        """How many trials count, of how many that will."""
+        """How many trials count, of how many that are needed."""
         counted = sum(queue.counted for queue in self._queues.values())
-        return f"[{counted}/{counted + sum(queue.left for queue in self._queues.values())}]"
+        return f"[{counted}/{self.study.trials * len(self._queues)}]"
 
     def _status(self) -> str:
         parts = (f"{self._counts()} trials", f"{self._running()} running")
