@@ -159,8 +159,8 @@ class RateLimiter:
 class SlowSource(Source):
     """A source whose records pass a rate limiter, or come from a cache in front of it.
 
-    The cache keeps records 0 to its size from the first epoch on. No other set is better where all
-    epochs are shuffled: the most recently used half would serve 15% of the next one.
+    The cache keeps the first records of the source once they are read. No other choice is better
+    where epochs are shuffled: the most recently used half would serve 15% of the next one.
     """
 
     def __init__(self, source: Source, limiter: RateLimiter):
