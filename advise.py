@@ -90,7 +90,7 @@ def advise(config: ConfigDict, seconds: float = 1.0, data: OpenData | None = Non
         examples_per_call=math.gcd(CHUNK, config.batch_size),
         insertions=allowed_insertions(config),
         workers=CORES,
-        max_workers=CORES,  # which the input pipeline runs; no field changes it
+        max_workers=CORES,  # threads of the input pipeline
         seconds=seconds,
     )
 
