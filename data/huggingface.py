@@ -13,7 +13,6 @@ import importlib
 import io
 import itertools
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,8 +37,7 @@ from data.storage import Tree
 
 # Fields of records, which may have other names in a data set.
 FIELDS = ("image", "label", "objects", "text")
-_BOX = {"bbox", "category"}  # of each object, as COCO names them
-_OBJECT = (*sorted(_BOX), "area", "is_crowd", "iscrowd")
+_OBJECT = ("bbox", "category", "area", "is_crowd", "iscrowd")  # of each object, as COCO names them
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -66,9 +64,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         check_classes(opened.shown, labels, opened.labels())
         return opened.records()
 
-    known = image_properties(main.records())  # first: it names a record whose label is a text
     number, gaps = number_of_classes(labels)
-    known |= {"has_boxes": "objects" in main.columns, "notes": (*notes, *gaps)}
+    known = {"has_boxes": "objects" in main.columns, "notes": (*notes, *gaps)}
+    known |= image_properties(main.records())
     return PathData(tuple(files), records, dataclasses.replace(info, num_classes=number, **known))
 
 
@@ -129,18 +127,25 @@ class _Table:
         """The labels that occur; a test split may have none, as null or -1.
 
         Raises:
-            SourceError: the boxes are not in pixels.
+            SourceError: the labels are no whole numbers, or the boxes are not in pixels.
         """
         (field,) = {"label", "objects"} & set(self.columns)
-        labels = self.rows[:][self.columns[field]].to_pylist()
-        if field == "objects":
-            objects = [one for given in labels for one in _each(given)]
-            if max((x for one in objects for x in one.get("bbox") or () if x), default=2) <= 1:
-                raise SourceError(
-                    f"no box of {self.shown} is larger than a pixel, as if they were shares of the "
-                    "image; give x, y, width, and height in pixels"
-                )
-            labels = [one.get("category") for one in objects]
+        with reading(f"column {self.columns[field]!r} of {self.shown}"):
+            labels = self.rows[:][self.columns[field]].to_pylist()
+            if field == "objects":
+                objects = [one for given in labels for one in _each(given)]
+                if max((x for one in objects for x in one["bbox"] or () if x), default=2) <= 1:
+                    raise ValueError(
+                        "no box is larger than a pixel, as if they were shares of the image; give "
+                        "x, y, width, and height in pixels"
+                    )
+                labels = [one["category"] for one in objects]
+            for label in labels:
+                if not isinstance(label, int | None):
+                    raise ValueError(
+                        f"it holds {label!r}; allowed: whole numbers, the classes from 0, which "
+                        "`dataset.class_encode_column` makes of text"
+                    )
         return {label for label in labels if label not in (None, -1)}
 
 
@@ -197,32 +202,23 @@ def _columns(
     shown: str, schemas: list[pa.Schema], described: list[dict[str | None, Any]], settings: Settings
 ) -> dict[str, str]:
     """The column of each field: the one given, of its name, or the only one of its type."""
-    types: dict[str, str] = {}  # of all files
-    for field in itertools.chain(*schemas):
-        types[field.name] = f"{types.get(field.name, '')} {field.type}"
+    names = dict.fromkeys(field.name for field in itertools.chain(*schemas))
     features = {name: feature for each in reversed(described) for name, feature in each.items()}
-    columns = {field: field for field in FIELDS if field in types}
+    columns = {field: field for field in FIELDS if field in names}
     for field, kind in (("image", "Image"), ("label", "ClassLabel")):
-        typed = [name for name in types if features.get(name, {}).get("_type") == kind]
+        typed = [name for name in names if features.get(name, {}).get("_type") == kind]
         if len(typed) == 1:
             columns.setdefault(field, typed[0])
     columns |= settings.columns
     if "label" in settings.columns and "objects" not in settings.columns:
         columns.pop("objects", None)  # else their classes would be counted
-    if not set(re.findall(r"(\w+): ", types.get(columns.get("objects", ""), ""))) >= _BOX:
-        columns.pop("objects", None)
     allowed = ({"image", "objects"}, {"image", "label"}, {"text"})
     chosen = next((fields for fields in allowed if fields <= set(columns)), set())
-    if not chosen or not set(columns.values()) <= set(types):
+    if not chosen or not set(columns.values()) <= set(names):
         raise SourceError(
-            f"{shown} has the columns {', '.join(types)}, of which {settings.name!r} names no "
+            f"{shown} has the columns {', '.join(names)}, of which {settings.name!r} names no "
             "image with a label or objects, and no text; name them, as in "
             f"'hf:{settings.path}?image=NAME&label=NAME' or 'hf:{settings.path}?text=NAME'"
-        )
-    if "label" in chosen and not re.fullmatch(r"( u?int\d+| bool| null)+", types[columns["label"]]):
-        raise SourceError(
-            f"column {columns['label']!r} of {shown} holds no whole numbers, the classes from 0, "
-            "which `dataset.class_encode_column` makes of text"
         )
     return {field: name for field, name in columns.items() if field in chosen}
 

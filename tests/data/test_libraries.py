@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from data import splits
-from data.sources import RecordError
+from data.sources import SourceError
 from tests.helpers import path_data, tfds_data
 
 pytestmark = pytest.mark.extras
@@ -87,13 +87,13 @@ def test_boxes_are_those_that_datasets_gives(sequence, datasets, tmp_path):
     assert (full["label"].tolist(), empty["bbox"].shape) == ([1, 0], (0, 4))
 
 
-def test_boxes_whose_categories_are_words_are_refused_by_the_name_of_a_record(datasets, tmp_path):
+def test_boxes_whose_categories_are_words_are_refused(datasets, tmp_path):
     image, box = Image.open(io.BytesIO(tfds_data.png(1))), [2.0, 1.0, 4.0, 2.0]
     rows = {"image": [image], "objects": [[{"bbox": box, "category": "cat"}]]}
     features = datasets.Dataset.from_dict(rows).features | {"image": datasets.Image()}
     made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
     made.save_to_disk(tmp_path / "x")
-    with pytest.raises(RecordError, match=r"record 0 of split 'train'.*'cat'"):
+    with pytest.raises(SourceError, match=r"'objects'.*'cat'"):
         splits.open_source(f"hf:{tmp_path}/x", "train")
 
 
