@@ -22,6 +22,7 @@ from runs import records, workdirs
 from runs.checkpoints import MANIFEST
 from runs.cli import InputError
 
+_LARGE = 2**20  # bytes; of arrays, whose names never recur, so an earlier process's copy is known
 _CHECKPOINT = re.compile(rf"(?:.*/)?{records.CHECKPOINTS}/[0-9]+(?=/)")  # of a file's path
 
 
@@ -68,10 +69,12 @@ class Mirror:
             try:
                 status = source.stat()
                 version = status.st_size, status.st_mtime_ns
-                if self._copied.get(path) != version:
+                large = status.st_size > _LARGE and ".json" not in path
+                there = large and path not in self._copied and _size(filesystem, copy)
+                if self._copied.get(path) != version and there != status.st_size:
                     _make_directory(filesystem, os.path.dirname(copy))
                     filesystem.put_file(str(source), copy)
-                    self._copied[path] = version
+                self._copied[path] = version
             except FileNotFoundError:  # an old checkpoint was removed just now
                 if source.exists():
                     raise
@@ -117,6 +120,12 @@ def _opened(url: str) -> tuple[Any, str]:
         return LocalFileSystem(), os.path.abspath(url)
     filesystem, place = url_to_fs(url, use_listings_cache=False)
     return filesystem, place.rstrip("/")
+
+
+def _size(filesystem: Any, path: str) -> int | None:
+    with contextlib.suppress(FileNotFoundError):
+        return filesystem.info(path)["size"]
+    return None
 
 
 def _make_directory(filesystem: Any, path: str) -> None:

@@ -5,6 +5,7 @@ import shutil
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 import sweep
 import train
@@ -102,6 +103,26 @@ def test_other_content_of_the_same_size_replaces_its_copy_whatever_the_clocks(na
         os.utime(run / name, (written, written))
         assert not copy_once(run, copy)
         assert content(copy) == content(run)
+
+
+def test_arrays_that_an_earlier_process_has_copied_are_not_copied_again(tmp_path, monkeypatch):
+    run, copy, put = tmp_path / "run", tmp_path / "copy", LocalFileSystem.put_file
+    copied = []
+
+    def noted(self, source, target, **options):
+        copied.append(os.path.basename(target))
+        put(self, source, target, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", noted)
+    directory(run, checkpoints__5__array="x" * (2**20 + 1), checkpoints__5__small="x")
+    for again in (False, True):
+        assert not copy_once(run, copy)
+        assert ("array" in copied) != again
+        assert "small" in copied
+        copied.clear()
+    (copy / "checkpoints" / "5" / "array").write_text("cut")  # as an interrupted copy leaves it
+    assert not copy_once(run, copy)
+    assert content(copy) == content(run)
 
 
 def test_a_study_that_has_grown_is_still_its_own_copy(tmp_path):
