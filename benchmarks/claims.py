@@ -13,11 +13,12 @@ import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 from analysis import archive, bounds, load, scores, uncertainty
 from configs import problems
@@ -63,9 +64,6 @@ class Effect:
         return bool(self.high < self.ideal)
 
 
-Problems = Mapping[str, Callable[[], Effect]]
-
-
 @functools.cache
 def loaded(study: str) -> load.LoadedStudy:
     """A study of results/trials.parquet, such as grid/digits or further/quality."""
@@ -80,65 +78,51 @@ def searches_of(study: str) -> pd.DataFrame:
 # --- one problem
 
 
-def compared(
-    study: str, own: tuple[str, str], base: tuple[str, str] | None = None, ideal: float = math.nan
-) -> Callable[[], Effect]:
+def compared(study: str, own: tuple[str, str], base: tuple[str, str] | None = None) -> Effect:
     """The ratio of two conditions, or of two such ratios; of best values, the difference."""
+    plan = loaded(study).study
+    searches, pairs = by_search(study, *own), _pairs(study, *own)
+    if base:
+        searches = _relative(searches, by_search(study, *base))
+        matched = _matched([pairs, _pairs(study, *base)])
+    else:
+        matched = _matched([pairs], -math.inf if plan.scores_values else 0.0)
+    if plan.scores_values:
+        return _difference(searches, matched, plan)
+    text = f"{_number(matched[0])} [{_number(matched[1])}, {_number(matched[2])}]"
+    factor = re.fullmatch(r".*_e([\d.]+)(_b\d+)?", own[0])
+    over_none = not base and re.fullmatch(r"baseline(_b\d+)?", own[1])
+    ideal = 1 / float(factor[1]) if factor and over_none else math.nan
+    return _ratio_effect(searches, matched, "-" if math.isnan(matched[1]) else text, ideal)
 
-    def effect() -> Effect:
-        plan = loaded(study).study
-        searches, pairs = by_search(study, *own), _pairs(study, *own)
-        if base:
-            searches = _relative(searches, by_search(study, *base))
-            matched = _matched([pairs, _pairs(study, *base)])
-        else:
-            matched = _matched([pairs], -math.inf if plan.scores_values else 0.0)
-        if plan.scores_values:
-            return _difference(searches, matched, plan)
-        text = f"{_number(matched[0])} [{_number(matched[1])}, {_number(matched[2])}]"
-        return _ratio_effect(searches, matched, "-" if math.isnan(matched[1]) else text, ideal)
 
-    return effect
-
-
-def untuned(study: str, condition: str, baseline: str) -> Callable[[], Effect]:
+def untuned(study: str, own: tuple[str, str]) -> Effect:
     """A condition with the best hyperparameters and the seeds of no echoing, against no echoing. A
     trial that diverged would not have reached the target within its budget either."""
-
-    def effect() -> Effect:
-        trials, plan = loaded(study).trials, loaded(study).study
-        searches = searches_of(study)
-        best = scores.leaders(trials, searches[searches["condition"] == baseline])
-        own = trials[(trials["condition"] == condition) & trials["status"].isin(records.FINISHED)]
-        own = best[["search", "trial"]].merge(own, on=["search", "trial"]).set_index("search")
-        score, end = own[scores.REACHED].astype(float), own["fresh_examples"].astype(float)
-        end = end.clip(lower=plan.budget).where(own["status"] == "diverged", end)
-        sides = pd.DataFrame({"low": score.fillna(end), "high": score.fillna(math.inf)})
-        ratios = _relative(sides, _scores(study, baseline))
-        interval = interval_of(ratios)
-        return _ratio_effect(ratios, (math.nan, *interval), "-")
-
-    return effect
+    condition, baseline = own
+    trials, plan = loaded(study).trials, loaded(study).study
+    searches = searches_of(study)
+    best = scores.leaders(trials, searches[searches["condition"] == baseline])
+    runs = trials[(trials["condition"] == condition) & trials["status"].isin(records.FINISHED)]
+    runs = best[["search", "trial"]].merge(runs, on=["search", "trial"]).set_index("search")
+    score, end = runs[scores.REACHED].astype(float), runs["fresh_examples"].astype(float)
+    end = end.clip(lower=plan.budget).where(runs["status"] == "diverged", end)
+    sides = pd.DataFrame({"low": score.fillna(end), "high": score.fillna(math.inf)})
+    ratios = _relative(sides, _scores(study, baseline))
+    return _ratio_effect(ratios, (math.nan, *interval_of(ratios)), "-")
 
 
-def by_mean_curves(problem: str, own: int, base: int) -> Callable[[], Effect]:
+def by_mean_curves(problem: str, own: int, base: int) -> Effect:
     """A factor against another one by curves averaged over seeds, with a bootstrap interval."""
-
-    def effect() -> Effect:
-        curves, level = mean_curves(problem)
-        ratio = mean_ratio(curves, (own, base), level)
-        if ratio is None:
-            raise ValueError(f"e = {base} does not reach {level} on {problem}")
-        ends = round(ratio.low, 2), round(ratio.high, 2)  # the resamples move an end by 0.005
-        error = (math.log(ratio.high) - math.log(ratio.low)) / (2 * stats.norm.ppf(0.975))
-        verdict = verdict_of(ends, ends)
-        ideal = base / own if base == 1 else math.nan
-        return Effect(
-            *(ratio.least, ratio.value, ends, (math.nan,) * 2, str(ratio), "-", verdict, error),
-            ideal=ideal,
-        )
-
-    return effect
+    curves, level = mean_curves(problem)
+    ratio = mean_ratio(curves, (own, base), level)
+    if ratio is None:
+        raise ValueError(f"e = {base} does not reach {level} on {problem}")
+    ends = round(ratio.low, 2), round(ratio.high, 2)  # the resamples move an end by 0.005
+    error = (math.log(ratio.high) - math.log(ratio.low)) / (2 * stats.norm.ppf(0.975))
+    nothing, verdict = (math.nan, math.nan), verdict_of(ends, ends)
+    values = ratio.least, ratio.value, ends, nothing, str(ratio), "-", verdict, error
+    return Effect(*values, ideal=base / own if base == 1 else math.nan)
 
 
 def _ratio_effect(
@@ -463,15 +447,6 @@ def mean_ratio(curves: dict[int, Curves], factors: tuple[int, int], level: float
 
 # --- the claims
 
-_ALL = "documents photographs digits logistic sentences mnist cells"
-_NEUTRAL = "digits logistic sentences mnist cells"  # also run at a common cadence
-_SHUFFLED = "digits logistic documents sentences mnist cells"
-_PAIR = "logistic sentences"
-_BEFORE, _AFTER, _BATCH = (
-    f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
-)
-_HALF, _E16 = "before_augmentation_e1.5", "before_augmentation_e16"
-
 
 def small(problem: str) -> int:
     """The batch size at which most claims are judged."""
@@ -482,144 +457,173 @@ def e(factor: int, size: int) -> str:
     return f"before_augmentation_e{factor}_b{size}"
 
 
-def _each(names: str, effect: Callable[[str], Callable[[], Effect]]) -> Problems:
-    return {name: effect(name) for name in names.split()}
+_ALL = "documents photographs digits logistic sentences mnist cells"
+_NEUTRAL = "digits logistic sentences mnist cells"  # also run at a common cadence
+_SHUFFLED = "digits logistic documents sentences mnist cells"
+_TWO, _PAIR, _MEAN = "digits logistic", "logistic sentences", " ".join(MEAN_PROBLEMS)
+_BEFORE, _BATCH, _HALF = "before_augmentation_e2", "after_batching_e2", "before_augmentation_e1.5"
+_E2, _E4, _E16, _NONE = (*(e(n, "{b}") for n in (2, 4, 16)), "baseline_b{b}")
+_E4_TWICE, _E16_TWICE, _NONE_TWICE = (x.replace("b}", "twice}") for x in (_E4, _E16, _NONE))
+_COMMON, _DECAY = "common_cadence", "weight_decay{of_winners}"
+_E16_NO_DECAY = "{e16}_decay_0", "baseline_decay_0"
 
-
-def _study(kind: str, problem: str) -> str:
-    """The further searches of logistic regression replace those of the grid."""
-    return f"further/{kind}" if problem == "logistic" else f"grid/{kind}_{problem}"
-
-
-def _gain(condition: str, prefix: str = "", times: int = 1) -> Callable[[str], Callable]:
-    """A condition, such as after_batching_e2, over no echoing."""
-    factor = float(condition.rpartition("_e")[2])
-
-    def of(problem: str) -> Callable[[], Effect]:
-        size = times * small(problem)
-        own = f"{condition}_b{size}", f"baseline_b{size}"
-        return compared(f"grid/{prefix}{problem}", own, ideal=1 / factor)
-
-    return of
-
-
-def _untuned(factor: int) -> Callable[[str], Callable[[], Effect]]:
-    return lambda problem: untuned(
-        f"grid/{_COMMON}{problem}", e(factor, small(problem)), f"baseline_b{small(problem)}"
-    )
-
-
-def _four_over_16(prefix: str) -> Callable[[str], Callable[[], Effect]]:
-    return lambda problem: compared(
-        f"grid/{prefix}{problem}", (e(4, small(problem)), e(16, small(problem)))
-    )
-
-
-def _tolerance(problem: str) -> Callable[[], Effect]:
-    own, base = ((e(16, size), e(4, size)) for size in (2 * small(problem), small(problem)))
-    return compared(f"grid/{problem}", own, base)
-
-
-def _larger_batches(problem: str) -> Callable[[], Effect]:
-    size = small(problem)
-    own, base = ((f"{_BATCH}_b{b}", f"baseline_b{b}") for b in (size, size // 2))
-    return compared(f"grid/batch_size_{problem}", own, base)
-
-
-def _shuffled(condition: str) -> Callable[[str], Callable[[], Effect]]:
-    def of(problem: str) -> Callable[[], Effect]:
-        buffer = 256 if problem == "cells" else 1024
-        own = f"{condition}_buffer_{buffer}", f"{condition}_buffer_0"
-        return compared(_study("shuffle", problem), own)
-
-    return of
-
-
-def _in(kind: str, own: str, other: str) -> Callable[[str], Callable[[], Effect]]:
-    ideal = {(_HALF, "baseline"): 2 / 3}.get((own, other), math.nan)
-    return lambda problem: compared(_study(kind, problem), (own, other), ideal=ideal)
-
-
-def _decay(weight_decay: float) -> Problems:
-    sides = [(f"e16_decay_{decay:g}", f"baseline_decay_{decay:g}") for decay in (weight_decay, 0)]
-    own, base = ((f"before_augmentation_{a}", b) for a, b in sides)
-    further = weight_decay == 0.001
-    study = "further/weight_decay" if further else "grid/weight_decay_logistic"
-    rows = {"logistic": compared(study, own, base)} if weight_decay >= 0.001 else {}
-    return rows | {"sentences": compared("grid/weight_decay_of_winners_sentences", *sides)}
-
-
-_COMMON = problems.COMMON_CADENCE
-# By the question that they answer. The page has those that do not begin with dots.
-CLAIMS: dict[str, dict[str, Problems]] = {
+# By the question that they answer; the page has those that do not begin with dots. Each compares on
+# some problems, in studies of a kind, two conditions, or their ratio with that of two others.
+# `compare` fills in what is in braces.
+CLAIMS: dict[str, dict[str, tuple[str, ...]]] = {
     "How much?": {
-        "e = 2 needs fewer fresh examples (fig. 4)": _each(_NEUTRAL, _gain(_BEFORE, _COMMON)),
-        "... e = 2 at echoing's own cadence": _each(_ALL, _gain(_BEFORE)),
-        "... e = 2 by curves averaged over seeds": _each(
-            " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 2, 1)
-        ),
-        "e = 16 needs fewer fresh examples (fig. 6)": _each(_NEUTRAL, _gain(_E16, _COMMON)),
-        "... e = 16 at echoing's own cadence": _each(_ALL, _gain(_E16)),
-        "... e = 16 by curves averaged over seeds": _each(
-            " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 16, 1)
-        ),
-        "... e = 16 at twice the batch size": _each(_NEUTRAL, _gain(_E16, times=2)),
-        "e = 4 needs fewer than e = 16 (fig. 6)": _each(_NEUTRAL, _four_over_16(_COMMON)),
-        "... e = 4 over 16 at echoing's own cadence": _each(_ALL, _four_over_16("")),
-        "... e = 4 over 16 by curves averaged over seeds": _each(
-            " ".join(MEAN_PROBLEMS), lambda name: by_mean_curves(name, 4, 16)
-        ),
-        "e = 1.5 needs fewer than none": _each(_PAIR, _in("fractions", _HALF, "baseline")),
-        "e = 2 needs fewer than e = 1.5": _each(_PAIR, _in("fractions", _BEFORE, _HALF)),
+        "e = 2 needs fewer fresh examples (fig. 4)": (_NEUTRAL, _COMMON, _E2, _NONE),
+        "... e = 2 at echoing's own cadence": (_ALL, "", _E2, _NONE),
+        "... e = 2 by curves averaged over seeds": (_MEAN, "mean_curves", "2", "1"),
+        "e = 16 needs fewer fresh examples (fig. 6)": (_NEUTRAL, _COMMON, _E16, _NONE),
+        "... e = 16 at echoing's own cadence": (_ALL, "", _E16, _NONE),
+        "... e = 16 by curves averaged over seeds": (_MEAN, "mean_curves", "16", "1"),
+        "... e = 16 at twice the batch size": (_NEUTRAL, "", _E16_TWICE, _NONE_TWICE),
+        "e = 4 needs fewer than e = 16 (fig. 6)": (_NEUTRAL, _COMMON, _E4, _E16),
+        "... e = 4 over 16 at echoing's own cadence": (_ALL, "", _E4, _E16),
+        "... e = 4 over 16 by curves averaged over seeds": (_MEAN, "mean_curves", "4", "16"),
+        "e = 1.5 needs fewer than none": (_PAIR, "fractions", _HALF, "baseline"),
+        "e = 2 needs fewer than e = 1.5": (_PAIR, "fractions", _BEFORE, _HALF),
     },
     "Where?": {
-        "Earlier insertion is better (fig. 4)": _each(
-            _ALL,
-            lambda name: compared(f"grid/{name}", (e(2, small(name)), f"{_BATCH}_b{small(name)}")),
+        "Earlier insertion is better (fig. 4)": (_ALL, "", _E2, f"{_BATCH}_b{{b}}"),
+        "... earlier insertion, on another processor": (
+            *("digits", "shuffle", f"{_BEFORE}_buffer_256", f"{_BATCH}_buffer_256"),
         ),
-        "... earlier insertion, on another processor": {
-            "digits": compared(
-                "grid/shuffle_digits", (f"{_BEFORE}_buffer_256", f"{_BATCH}_buffer_256")
-            ),
-        },
-        "... e = 2 after augmentation": _each("photographs digits mnist cells", _gain(_AFTER)),
-        "... e = 2 after batching": _each(_ALL, _gain(_BATCH)),
+        "... e = 2 after augmentation": (
+            *("photographs digits mnist cells", "", "after_augmentation_e2_b{b}", _NONE),
+        ),
+        "... e = 2 after batching": (_ALL, "", f"{_BATCH}_b{{b}}", _NONE),
     },
     "Shuffle?": {
-        "Shuffling helps before augmentation (fig. 8)": _each(_SHUFFLED, _shuffled(_BEFORE)),
-        "Shuffling helps after batching (fig. 8)": _each(_SHUFFLED, _shuffled(_BATCH)),
+        f"Shuffling helps {place} (fig. 8)": (
+            *(_SHUFFLED, "shuffle", f"{own}_buffer_{{buffer}}", f"{own}_buffer_0"),
+        )
+        for place, own in (("before augmentation", _BEFORE), ("after batching", _BATCH))
     },
     "Retune?": {
-        "e = 2 gains without retuning": _each(_NEUTRAL, _untuned(2)),
-        "e = 16 gains without retuning": _each(_NEUTRAL, _untuned(16)),
-        "Weight decay 0.001 helps e = 16": _decay(0.001),
-        "... weight decay 0.0001": _decay(0.0001),
-        "... weight decay 0.01": _decay(0.01),
-        "e = 2 gains under AdamW with cosine decay": {
-            "sentences": compared("grid/optimizer_b32", (_BEFORE, "baseline"), ideal=0.5)
+        "e = 2 gains without retuning": (_NEUTRAL, "untuned", _E2, _NONE),
+        "e = 16 gains without retuning": (_NEUTRAL, "untuned", _E16, _NONE),
+        **{
+            claim: (names, _DECAY, f"{{e16}}_decay_{x}", f"baseline_decay_{x}", *_E16_NO_DECAY)
+            for claim, names, x in (
+                ("Weight decay 0.001 helps e = 16", _PAIR, "0.001"),
+                ("... weight decay 0.0001", "sentences", "0.0001"),
+                ("... weight decay 0.01", _PAIR, "0.01"),
+            )
         },
-        "... under AdamW at batch size 256": {
-            "sentences": compared("grid/optimizer_b256", (_BEFORE, "baseline"), ideal=0.5)
-        },
+        "e = 2 gains under AdamW with cosine decay": (
+            *("sentences", "optimizer_b32", _BEFORE, "baseline"),
+        ),
+        "... under AdamW at batch size 256": ("sentences", "optimizer_b256", _BEFORE, "baseline"),
     },
     "When not?": {
-        "e = 2 ends no worse in a budget (fig. 9)": _each(
-            _ALL, _in("quality", _BEFORE, "baseline")
+        "e = 2 ends no worse in a budget (fig. 9)": (_ALL, "quality", _BEFORE, "baseline"),
+        "... after batching it ends no worse": (_SHUFFLED, "quality", _BATCH, "baseline"),
+        "Larger batches tolerate e = 16 better (fig. 6)": (
+            *(_NEUTRAL, "", _E16_TWICE, _E4_TWICE, _E16, _E4),
         ),
-        "... after batching it ends no worse": _each(
-            _SHUFFLED,
-            lambda name: compared(f"grid/quality_{name}", (_BATCH, "baseline")),
+        "Larger batches help batch echoing (fig. 7)": (
+            *(_SHUFFLED, "batch_size", f"{_BATCH}_b{{b}}", _NONE),
+            *(f"{_BATCH}_b{{half}}", "baseline_b{half}"),
         ),
-        "Larger batches tolerate e = 16 better (fig. 6)": _each(_NEUTRAL, _tolerance),
-        "Larger batches help batch echoing (fig. 7)": _each(_SHUFFLED, _larger_batches),
-        "e = 2 beats as many steps on fresh data": _each(
-            "digits logistic",
-            lambda name: compared(f"grid/controls_{name}", (_BEFORE, "baseline_steps_of_e2")),
+        "e = 2 beats as many steps on fresh data": (
+            *(_TWO, "controls", _BEFORE, "baseline_steps_of_e2"),
         ),
-        "e = 2 beats reading twice": _each(
-            "digits logistic", _in("controls", _BEFORE, "spaced_epochs_2")
-        ),
-        "e = 4, then none, beats e = 2": _each(_PAIR, _in("decaying", "decaying", "constant")),
-        "None, then e = 4, beats e = 2": _each(_PAIR, _in("decaying", "growing", "constant")),
+        "e = 2 beats reading twice": (_TWO, "controls", _BEFORE, "spaced_epochs_2"),
+        "e = 4, then none, beats e = 2": (_PAIR, "decaying", "decaying", "constant"),
+        "None, then e = 4, beats e = 2": (_PAIR, "decaying", "growing", "constant"),
     },
 }
+
+
+@functools.cache
+def effects(claim: str) -> dict[str, Effect]:
+    """The effect of a claim on each problem."""
+    names, *row = next(group[claim] for group in CLAIMS.values() if claim in group)
+    return {problem: compare(problem, *row) for problem in names.split()}
+
+
+def compare(problem: str, kind: str, *conditions: str) -> Effect:
+    """A row of CLAIMS on a problem."""
+    if kind == "mean_curves":
+        return by_mean_curves(problem, *map(int, conditions))
+    words = {"b": small(problem), "twice": 2 * small(problem), "half": small(problem) // 2}
+    words |= {"buffer": 256 if problem == "cells" else 1024}
+    of_winners = problem == "sentences"  # whose weight decay keeps the winner's settings
+    words |= {"e16": "e16" if of_winners else "before_augmentation_e16"}
+    words |= {"of_winners": "_of_winners" if of_winners else ""}
+    names = [name.format(**words) for name in conditions]
+    pair = names[0], names[1]
+    if kind == "untuned":
+        return untuned(study_of(_COMMON, problem, pair), pair)
+    study = study_of(kind.format(**words), problem, names)
+    return compared(study, pair, (names[2], names[3]) if names[2:] else None)
+
+
+def study_of(kind: str, problem: str, conditions: Collection[str]) -> str:
+    """The study that has these conditions. The further searches of logistic regression replace
+    those of the grid."""
+    names = [f"further/{kind}"] * (problem == "logistic")
+    names += [f"grid/{kind}_{problem}" if kind else f"grid/{problem}", f"grid/{kind}"]
+    for name in names:
+        known = name in archive.studies(RECORDS)
+        if known and {*conditions} <= {*loaded(name).trials["condition"]}:
+            return name
+    raise ValueError(f"no study {kind} of {problem} has {', '.join(conditions)}")
+
+
+# --- what a repeat is worth
+
+_BUFFER = 256  # the spacing of most studies
+# Ends of the law's log w, log R, and b.
+_ENDS = (math.log(0.01), math.log(0.1), -1.0), (math.log(2), math.log(100), 1.0)
+
+
+@functools.cache
+def repeats() -> pd.DataFrame:
+    """What a repeat is worth, a row per problem, factor e, and spacing: the kind of study, the
+    ratio to no echoing, the effective share of a repeat with its ends low and high, and the ratio
+    that is predicted from the law's parameters on the other problems."""
+    rows = []
+    for problem in _ALL.split():
+        cadence = _COMMON if problem in _NEUTRAL.split() else ""
+        own = [(n, _BUFFER, cadence, e(n, small(problem)), _NONE) for n in (2, 4, 16)]
+        if problem in _PAIR.split():
+            own += [(n, _BUFFER, "fractions", f"before_augmentation_e{n}") for n in (1.5, 3)]
+        if problem in _NEUTRAL.split():
+            slots = (0,) if problem == "cells" else (0, 64, 1024)
+            own += [(2, max(1, n), "shuffle", f"{_BEFORE}_buffer_{n}") for n in slots]
+        if problem in _TWO.split():
+            examples = loaded(f"grid/{problem}").study.record["dataset"]["train_examples"]
+            own.append((2, examples, "controls", "spaced_epochs_2"))
+        for factor, spacing, kind, condition, *none in own:
+            effect = compare(problem, kind, condition, *(none or ["baseline"]))
+            ratios = effect.high, *reversed(effect.interval)
+            shares = [(1 / r - 1) / (factor - 1) if r > 0 else math.inf for r in ratios]
+            rows.append((problem, factor, spacing, kind or "grid", effect.high, *shares))
+    names = ["problem", "e", "spacing", "study", "ratio", "share", "low", "high"]
+    table = pd.DataFrame(rows, columns=names)
+    fits = {name: fitted(own) for name, own in table.groupby("problem")}
+    for name, own in table.groupby("problem"):
+        others = np.mean([fit for other, fit in fits.items() if other != name], axis=0)
+        table.loc[own.index, "predicted"] = np.exp(law(others, own))
+    return table
+
+
+def law(parameters: Sequence[float], rows: pd.DataFrame) -> np.ndarray:
+    """The logarithm of the ratio, from log w, log R, and b (results/protocol.md)."""
+    worth, fading = np.exp(parameters[:2])
+    spaced = worth * (rows["spacing"] / _BUFFER) ** parameters[2]
+    return -np.log1p(spaced * fading * -np.expm1(-(rows["e"] - 1) / fading)).to_numpy()
+
+
+def fitted(rows: pd.DataFrame) -> np.ndarray:
+    """The law's parameters on a problem; b is 0 where all spacings are equal."""
+    free = 3 if rows["spacing"].nunique() > 1 else 2
+
+    def errors(parameters: np.ndarray) -> np.ndarray:
+        return law([*parameters, 0.0], rows) - np.log(rows["ratio"])
+
+    start, ends = [0.0, math.log(4), 0.0], [end[:free] for end in _ENDS]
+    return np.append(optimize.least_squares(errors, start[:free], bounds=ends).x, 0.0)[:3]

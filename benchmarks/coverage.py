@@ -1,23 +1,22 @@
 """Measures by simulation how often the intervals in reports cover the truth.
 
-    python -m benchmarks.coverage --out=results/coverage.md      minutes
+    python -m benchmarks.coverage --out=results/coverage.md      writes the page's tables; minutes
     python -m benchmarks.coverage --quick                        seconds, with few studies
 
 The protocol is the real one: the quasi-random points of studies/search.py, N trials that do not
 diverge out of at most 2N, the first evaluation at the target or past it, a budget that censors, and
-the best trial of each search. The condition is evaluated as often as the baseline, as in older
-studies, or `divisor` times as often, as in studies/search.py. Only training is replaced, by a
-response surface: the logarithm of a trial's cost is quadratic in the logarithm of its effective
-learning rate, lr / (1 - momentum), plus normal noise, plus an effect of its search. Above some
-effective learning rate trials diverge. The other condition costs `ratio` times as much, which is
-the truth that intervals are compared with.
+the best trial of each search. The condition is evaluated as often as the baseline, or `divisor`
+times as often, as on the grid. Only training is replaced, by a response surface: the logarithm of a
+trial's cost is quadratic in the logarithm of its effective learning rate, lr / (1 - momentum), plus
+normal noise, plus an effect of its search. Above some effective learning rate trials diverge. The
+other condition costs `ratio` times as much, which is the truth that intervals are compared with.
 """
 
 import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy import stats
@@ -90,11 +89,8 @@ class Setting:
         """Fresh examples between evaluations: [2 (baseline, condition), 1, 1]."""
         return np.array([self.cadence, self.cadence / self.divisor]).reshape(2, 1, 1)
 
-    def text(self) -> str:
-        return f"ratio {self.ratio:g}, {self.without_ratio()}"
-
-    def without_ratio(self) -> str:
-        parts = [f"noise {self.noise:g}"]
+    def text(self, *, ratio: bool = True) -> str:
+        parts = [f"ratio {self.ratio:g}"] * ratio + [f"noise {self.noise:g}"]
         parts += [f"{self.censored:.0%} censored"] if self.censored else []
         parts += [f"between searches {self.between:g}"] if self.between else []
         parts += [f"ratio differs by search {self.apart:g}"] if self.apart else []
@@ -106,17 +102,43 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """How often an interval covered the truth; `claimed` if the project says that it does. Numbers
-    are NaN where no study had an interval."""
+class Intervals:
+    """The intervals of simulated studies of one setting.
 
-    interval: str
-    setting: Setting
+    Attributes:
+        name: of the interval.
+        nominal: its level.
+        truth: what it should cover.
+        ends: float [studies that have one, 2].
+        claimed: whether the project says that it covers.
+    """
+
+    name: str
     nominal: float
-    covered: float
-    bounded: float
-    width: float
+    truth: float
+    ends: Sequence[tuple[float, float]]
     claimed: bool = True
+
+    @property
+    def covered(self) -> float:
+        """The share that covers the truth; NaN without intervals, as the others."""
+        slack = 1e-9 * self.truth  # ratios of multiples of the cadence, rounded
+        inside = [lo <= self.truth + slack and self.truth - slack <= hi for lo, hi in self.ends]
+        return float(np.mean(inside)) if inside else math.nan
+
+    @property
+    def bounded(self) -> float:
+        """The share of which both ends are known."""
+        return len(self._known()) / len(self.ends) if len(self.ends) else math.nan
+
+    @property
+    def width(self) -> float:
+        """The median quotient of both ends, where they are known."""
+        known = self._known()
+        return float(np.median([high / low for low, high in known])) if known else math.nan
+
+    def _known(self) -> list[tuple[float, float]]:
+        return [(low, high) for low, high in self.ends if low > 0 and high < math.inf]
 
 
 @functools.cache
@@ -136,7 +158,7 @@ def rates(searches: int, trials: int) -> np.ndarray:
 
 
 def costs(
-    random: np.random.Generator,
+    rng: np.random.Generator,
     setting: Setting,
     studies: int,
     pool: int,
@@ -146,20 +168,20 @@ def costs(
     the cost of each trial, whether it counts, and its cost without the trial's own noise. `chosen`
     is the searches of the pool, [studies, searches]; by default they are drawn."""
     drawn = rates(pool, setting.trials)
-    chosen = _searches(random, setting, studies, pool) if chosen is None else chosen
+    chosen = _searches(rng, setting, studies, pool) if chosen is None else chosen
     rate = np.stack([drawn[chosen], drawn[chosen] + setting.shift], axis=1)
     log = math.log(BASE) + CURVATURE * (rate - BEST_RATE) ** 2
     search_shape = (studies, 1, setting.searches, 1)
-    log = log + random.normal(0, setting.between, search_shape)
-    effect = math.log(setting.ratio) + random.normal(0, setting.apart, search_shape)
+    log = log + rng.normal(0, setting.between, search_shape)
+    effect = math.log(setting.ratio) + rng.normal(0, setting.apart, search_shape)
     log = log + np.concatenate([np.zeros(search_shape), effect], axis=1)
     stable = rate < DIVERGES
-    noise = random.normal(0, setting.noise, log.shape)
+    noise = rng.normal(0, setting.noise, log.shape)
     return np.exp(log + noise), stable & (stable.cumsum(-1) <= setting.trials), np.exp(log)
 
 
-def _searches(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> np.ndarray:
-    return np.argsort(random.random((studies, pool)), axis=1)[:, : setting.searches]
+def _searches(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> np.ndarray:
+    return np.argsort(rng.random((studies, pool)), axis=1)[:, : setting.searches]
 
 
 def scored(cost: np.ndarray, cadence: np.ndarray | float) -> np.ndarray:
@@ -172,11 +194,11 @@ def best(cost: np.ndarray, counted: np.ndarray, cadence: np.ndarray | float) -> 
     return np.where(counted, scored(cost, cadence), np.inf).min(-1)
 
 
-def budget(random: np.random.Generator, setting: Setting, pool: int) -> float:
+def budget(rng: np.random.Generator, setting: Setting, pool: int) -> float:
     """The budget that censors the setting's share of the baseline."""
     if not setting.censored:
         return math.inf
-    cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), 4000, pool)
+    cost, counted, _ = costs(rng, dataclasses.replace(setting, searches=1), 4000, pool)
     of = (
         scored(cost, setting.cadences)[:, 0][counted[:, 0]]
         if setting.by_trial
@@ -193,150 +215,113 @@ def ends(
     return np.where(reached, score - before, end), np.where(reached, score, np.inf)
 
 
-def tuned_ratios(random: np.random.Generator, setting: Setting, pool: int) -> np.ndarray:
+def tuned_ratios(rng: np.random.Generator, setting: Setting, pool: int) -> np.ndarray:
     """The ratios of two searches' scores at evaluations, without a budget: [LARGE]."""
-    cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), LARGE, pool)
+    cost, counted, _ = costs(rng, dataclasses.replace(setting, searches=1), LARGE, pool)
     score = best(cost, counted, setting.cadences)[..., 0]
     return score[:, 1] / score[:, 0]
 
 
-def by_search(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
+def by_search(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Intervals:
     """The smallest and the largest ratio over searches."""
-    truth = float(np.median(tuned_ratios(random, setting, pool)))
-    end = budget(random, setting, pool)
-    cost, counted, _ = costs(random, setting, studies, pool)
+    truth = float(np.median(tuned_ratios(rng, setting, pool)))
+    end = budget(rng, setting, pool)
+    cost, counted, _ = costs(rng, setting, studies, pool)
     low, high = ends(best(cost, counted, setting.cadences), end)
-    summaries = [
-        bounds.summary(*bounds.ratio((low[k, 1], high[k, 1]), (low[k, 0], high[k, 0])))
-        for k in range(studies)
-    ]
-    intervals = np.array([(summary.min, summary.max) for summary in summaries])
+    lows, highs = bounds.ratio((low[:, 1], high[:, 1]), (low[:, 0], high[:, 0]))
+    summaries = [bounds.summary(*study) for study in zip(lows, highs, strict=True)]
     name = f"ratio by search, [min, max] of {setting.searches}"
-    return [_row(name, setting, bounds.level(setting.searches), intervals, truth)]
+    level = bounds.level(setting.searches)
+    return Intervals(name, level, truth, [(summary.min, summary.max) for summary in summaries])
 
 
-def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
-    """The sign test's interval with matched seeds, if there are enough pairs for one, and the
-    median of the ratios over all trials, also those that are censored."""
-    end = budget(random, setting, pool)
-    cost, counted, expected = costs(random, setting, studies, pool)
+def by_trial(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Intervals:
+    """The sign test's interval with matched seeds, of the studies that have enough pairs. The truth
+    is the median of the ratios over all trials, also those that are censored."""
+    end = budget(rng, setting, pool)
+    cost, counted, expected = costs(rng, setting, studies, pool)
     truth = setting.ratio
+    both = counted[:, 0] & counted[:, 1]
     if setting.shift:
-        ratios = expected[:, 1] / expected[:, 0]
-        truth = float(np.median(ratios[counted[:, 0] & counted[:, 1]]))
+        truth = float(np.median((expected[:, 1] / expected[:, 0])[both]))
     low, high = ends(scored(cost, setting.cadences), end, setting.cadences)
     intervals = []
-    for k in range(studies):
-        both = counted[k, 0] & counted[k, 1]
-        own, base = ((low[k, side][both], high[k, side][both]) for side in (1, 0))
-        if np.isfinite(np.minimum(own[1], base[1])).sum() < uncertainty.MIN_PAIRS:
-            continue
-        intervals.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
+    for k, pairs in enumerate(both):
+        own, base = ((low[k, side][pairs], high[k, side][pairs]) for side in (1, 0))
+        if np.isfinite(np.minimum(own[1], base[1])).sum() >= uncertainty.MIN_PAIRS:
+            intervals.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
     name = f"matched seeds, {setting.searches * setting.trials} pairs"
     claimed = not setting.apart and not (setting.shift and setting.censored)
-    level = uncertainty.PAIRED_LEVEL
-    return [_row(name, setting, level, np.array(intervals), truth, claimed)]
+    return Intervals(name, uncertainty.PAIRED_LEVEL, truth, intervals, claimed)
 
 
-def of_ratios(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
+def of_ratios(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Intervals:
     """`uncertainty.ratio_of_ratios`: the ratio of the condition to the baseline at another batch
     size, over that at this one, for the same trials. Both are equal, so it is 1."""
-    end = budget(random, setting, pool)
-    chosen = _searches(random, setting, studies, pool)
-    sides = []
+    end = budget(rng, setting, pool)
+    chosen = _searches(rng, setting, studies, pool)
+    sides, four = [], np.ones((), bool)
     for level in (setting.harder, 1.0):
-        cost, counted, _ = costs(random, setting, studies, pool, chosen)
-        low, high = ends(scored(level * cost, setting.cadences), end, setting.cadences)
-        sides.append((low, high, counted[:, 0] & counted[:, 1]))
-    intervals, enough = [], uncertainty.MIN_PAIRS
-    for k in range(studies):
-        four = sides[0][2][k] & sides[1][2][k]
+        cost, counted, _ = costs(rng, setting, studies, pool, chosen)
+        sides.append(ends(scored(level * cost, setting.cadences), end, setting.cadences))
+        four = four & counted[:, 0] & counted[:, 1]
+    intervals = []
+    for k, trials in enumerate(four):
         own, base = (
-            bounds.ratio((low[k, 1][four], high[k, 1][four]), (low[k, 0][four], high[k, 0][four]))
-            for low, high, _ in sides
+            bounds.ratio(*((low[k, i][trials], high[k, i][trials]) for i in (1, 0)))
+            for low, high in sides
         )
-        if min(((low > 0) | np.isfinite(high)).sum() for low, high in (own, base)) < enough:
-            continue
-        intervals.append(uncertainty.ratio_of_ratios(own, base)[:2])
+        fewest = min(((low > 0) | np.isfinite(high)).sum() for low, high in (own, base))
+        if fewest >= uncertainty.MIN_PAIRS:
+            intervals.append(uncertainty.ratio_of_ratios(own, base)[:2])
     name = f"ratio of ratios, {setting.searches * setting.trials} trials"
-    return [_row(name, setting, uncertainty.PAIRED_LEVEL, np.array(intervals), 1.0)]
+    return Intervals(name, uncertainty.PAIRED_LEVEL, 1.0, intervals)
 
 
-def _row(
-    name: str,
-    setting: Setting,
-    nominal: float,
-    intervals: np.ndarray,
-    truth: float | np.ndarray,
-    claimed: bool = True,
-) -> Row:
-    if not len(intervals):
-        return Row(name, setting, nominal, math.nan, math.nan, math.nan, claimed)
-    low, high = intervals.T
-    slack = 1e-9 * np.asarray(truth)  # ratios of multiples of the cadence, rounded
-    bounded = (low > 0) & np.isfinite(high)
-    width = float(np.median(high[bounded] / low[bounded])) if bounded.any() else math.nan
-    covered = ((low <= truth + slack) & (truth - slack <= high)).mean()
-    return Row(name, setting, nominal, float(covered), float(bounded.mean()), width, claimed)
-
-
-Simulation = Callable[[np.random.Generator, Setting, int, int], Sequence[Row]]
-_PAIRS = ((1, 10), (2, 10), (4, 16))  # searches, trials
+Simulation = Callable[[np.random.Generator, Setting, int, int], Intervals]
 
 
 def all_simulations() -> list[tuple[Simulation, Setting]]:
     """The simulations of the page's first table."""
-    plans: list[tuple[Simulation, Setting]] = []
-    for noise in (0.05, 0.2, 0.4):
-        plans += [(by_search, Setting(noise=noise, censored=share)) for share in (0, 0.2, 0.5)]
-    plans += [
-        (by_search, Setting(cadence=CADENCE / 40)),
-        (by_search, Setting(divisor=2)),
-        (by_search, Setting(divisor=2, noise=0.05)),
-        (by_search, Setting(ratio=0.25)),
-        (by_search, Setting(between=0.2)),
-        (by_search, Setting(apart=0.2)),
-        (by_search, Setting(shift=0.5)),
-        (by_search, Setting(searches=7)),
-        (by_search, Setting(searches=3)),
+    searches = [
+        {"noise": noise, "censored": share} for noise in (0.05, 0.2, 0.4) for share in (0, 0.2, 0.5)
     ]
-    for searches, trials in _PAIRS:
-        some = Setting(searches=searches, trials=trials, by_trial=True)
-        for share in (0.0, 0.25, 0.5):
-            plans += [
-                (by_trial, dataclasses.replace(some, noise=noise, censored=share))
-                for noise in (0.05, 0.4)
-            ]
-    most = Setting(searches=4, trials=16, by_trial=True)
-    plans += [
-        (by_trial, dataclasses.replace(most, **changes))
-        for changes in (
-            {"ratio": 1.0},
-            {"ratio": 0.25},
-            {"ratio": 0.25, "cadence": CADENCE / 40},
-            {"between": 0.2, "censored": 0.25},
-            {"apart": 0.05},
-            {"apart": 0.2},
-        )
+    searches += [{"cadence": CADENCE / 40}, {"divisor": 2}, {"divisor": 2, "noise": 0.05}]
+    searches += [{"ratio": 0.25}, {"between": 0.2}, {"apart": 0.2}, {"shift": 0.5}]
+    searches += [{"searches": 7}, {"searches": 3}]
+    pairs = [
+        {"searches": number, "trials": trials, "noise": noise, "censored": share}
+        for number, trials in ((1, 10), (2, 10), (4, 16))
+        for share in (0.0, 0.25, 0.5)
+        for noise in (0.05, 0.4)
     ]
+    four = {"searches": 4}
+    others = ({"ratio": 1.0}, {"ratio": 0.25}, {"ratio": 0.25, "cadence": CADENCE / 40})
+    others += ({"between": 0.2, "censored": 0.25}, {"apart": 0.05}, {"apart": 0.2})
+    pairs += [four | own for own in others]
     # Like the older studies of text, such as results/studies/language_insertion.
-    text = Setting(0.57, searches=3, trials=12, censored=0.58, by_trial=True, cadence=370.0)
-    plans += [(by_trial, dataclasses.replace(text, noise=noise)) for noise in (0.05, 0.1)]
+    text = {"ratio": 0.57, "searches": 3, "trials": 12, "censored": 0.58, "cadence": 370.0}
+    pairs += [text | {"noise": noise} for noise in (0.05, 0.1)]
     # Like the studies on the grid, where most trials without echoing miss the target; and with an
     # effect that depends on the hyperparameters.
-    grid = dataclasses.replace(most, cadence=GRID_CADENCE, divisor=2.0)
-    plans += [(by_trial, dataclasses.replace(grid, censored=share)) for share in (0.75, 0.9)]
-    plans += [
-        (by_trial, dataclasses.replace(grid, noise=noise, shift=0.5, censored=share))
+    grid = four | {"cadence": GRID_CADENCE, "divisor": 2.0}
+    pairs += [grid | {"censored": share} for share in (0.75, 0.9)]
+    pairs += [
+        grid | {"noise": noise, "shift": 0.5, "censored": share}
         for noise in (0.1, 0.2)
         for share in (0.0, 0.5, 0.75, 0.9)
     ]
-    plans += [
-        (of_ratios, dataclasses.replace(grid, noise=noise, harder=1.5, censored=share))
+    fours = [
+        grid | {"noise": noise, "harder": 1.5, "censored": share}
         for noise in (0.2, 0.4)
         for share in (0.0, 0.25, 0.5)
     ]
-    return plans
+    plans = [(by_search, searches), (by_trial, pairs), (of_ratios, fours)]
+    return [
+        (simulation, dataclasses.replace(Setting(by_trial=simulation is not by_search), **own))
+        for simulation, settings in plans
+        for own in settings
+    ]
 
 
 def settings_by_ratio() -> list[Setting]:
@@ -354,134 +339,59 @@ def settings_by_ratio() -> list[Setting]:
     ]
 
 
-def simulated(
-    chosen: Sequence[tuple[Simulation, Setting]], studies: int, pool: int, seed: int = 0
-) -> list[Row]:
-    """The rows of each setting, from `studies` studies whose searches are drawn from a pool."""
+def simulated(chosen: Iterable[tuple[Simulation, Setting]], plan: Plan) -> list[Intervals]:
+    """The intervals of each setting, from studies whose searches are drawn from a pool."""
     return [
-        row
-        for number, (study, setting) in enumerate(chosen)
-        for row in study(np.random.default_rng((seed, number)), setting, studies, pool)
+        simulation(np.random.default_rng((0, number)), setting, plan.studies, plan.pool)
+        for number, (simulation, setting) in enumerate(chosen)
     ]
 
 
-def table_by_ratio(cells: Mapping[Setting, str]) -> str:
-    """A Markdown table with one column per ratio."""
+def table_by_ratio(cells: Mapping[Setting, str]) -> tuple[list[str], list[list[str]]]:
+    """A row per setting, and a column per ratio."""
     ratios = sorted({setting.ratio for setting in cells})
-    lines: dict[str, dict[float, str]] = {}
-    for setting, cell in cells.items():
-        lines.setdefault(setting.without_ratio(), {})[setting.ratio] = cell
-    rows = [[where, *(line[ratio] for ratio in ratios)] for where, line in lines.items()]
-    return common.markdown_table(["true ratio", *(f"{ratio:g}" for ratio in ratios)], rows)
-
-
-def _worst(rows: Sequence[Row]) -> str:
-    judged = [row for row in rows if row.claimed and not math.isnan(row.covered)]
-    row = min(judged, key=lambda row: row.covered - row.nominal)
-    points = 100 * (row.covered - row.nominal)
-    side = "less" if points < 0 else "more"
-    return (
-        f"{abs(points):.1f} percentage points {side} than its nominal level ({row.setting.text()})"
-    )
+    rows: dict[str, list[str]] = {}
+    for setting, cell in sorted(cells.items(), key=lambda item: item[0].ratio):
+        rows.setdefault(setting.text(ratio=False), []).append(cell)
+    header = ["true ratio", *(f"{ratio:g}" for ratio in ratios)]
+    return header, [[where, *row] for where, row in rows.items()]
 
 
 def _number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else format(value, form)
 
 
-def report(
-    rows: Sequence[Row], matched: Sequence[Row], tuned: Mapping[Setting, np.ndarray], studies: int
-) -> str:
-    """The page.
-
-    Args:
-        rows: of the first table.
-        matched: intervals with matched seeds, of the table by ratio.
-        tuned: the ratios of two searches' scores in each setting.
-        studies: simulated in each setting.
-    """
-    header = ["interval", "where", "nominal", "covers", "both ends known", "median high / low"]
-    lines = [
-        [
-            row.interval + ("" if row.claimed else " *"),
-            row.setting.text(),
-            f"{100 * row.nominal:.4g}%",
-            _number(row.covered, ".1%"),
-            _number(row.bounded, ".0%"),
-            _number(row.width, ".2f"),
-        ]
-        for row in rows
-    ]
-    by_pair = [row for row in [*rows, *matched] if row.setting.by_trial]
-    fine, coarse = (
-        [row for row in by_pair if (row.setting.cadence <= GRID_CADENCE) == at_most]
-        for at_most in (True, False)
-    )
-    error = 100 * math.sqrt(0.95 * 0.05 / studies)
-    return "\n\n".join(
-        [
-            "# What the intervals cover",
-            "Do the intervals of the reports cover the true effect as often as they say? Among "
-            "the simulated settings, the worst interval by search covers "
-            f"{_worst([row for row in rows if not row.setting.by_trial])}. With matched seeds, the "
-            f"worst covers {_worst(fine)} where evaluations are 2.5% of a score apart, as on the "
-            f"grid, or less, and {_worst(coarse)} where they are 7% to 8% apart. "
-            "Settings that were not simulated may be worse. "
-            "`python -m benchmarks.coverage` simulates the studies; "
-            "[docs/statistics.md](../docs/statistics.md) defines the intervals.",
-            common.markdown_table(header, lines),
-            "\n".join(
-                [
-                    f"- {studies:,} simulated studies in each line (standard error {error:.1f} "
-                    "points at 95%). A search has 16 trials unless stated (10 for 10 or 20 pairs, "
-                    "12 for 36), at quasi-random points; points that diverge do not count, and "
-                    "later ones replace them. The best trial counts. There is an evaluation every "
-                    f"{CADENCE:,.0f} fresh examples unless stated; the baseline's best trials need "
-                    f"about {BASE:,.0f}.",
-                    "- Noise: the standard deviation of the logarithm of what a trial takes.",
-                    "- \\*: not claimed. The project says that the interval does not cover this.",
-                    "- Intervals by search are compared with the median ratio of scores as they "
-                    "are evaluated; matched seeds, with the ratio of what trials take.",
-                    "- Widths are over intervals of which both ends are known.",
-                ]
-            ),
-            "## Matched seeds by true ratio",
-            "How often the 95% interval of 64 pairs covers, in percent, from "
-            f"{studies:,} studies in each cell. It covers less where evaluations are coarse "
-            "compared with the noise and those of the two sides interleave unevenly: then the two "
-            "signs of a pair are not equally likely at the true ratio.",
-            table_by_ratio({row.setting: _number(100 * row.covered, ".1f") for row in matched}),
-            "## Tuned ratio by true ratio",
-            "The ratio of two searches' scores as they are evaluated: geometric mean (median) of "
-            f"{LARGE:,}. With a common cadence, the mean is biased toward 1. If the condition is "
-            "evaluated more often, as with an echo factor, the mean is biased downward, in favor "
-            "of echoing. Where evaluations are coarse, the ratio takes few values, and its median "
-            "jumps between them.",
-            table_by_ratio(
-                {
-                    setting: f"{stats.gmean(ratios):.3f} ({np.median(ratios):.3f})"
-                    for setting, ratios in tuned.items()
-                }
-            ),
-        ]
-    )
-
-
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments(
-        __spec__.name, __doc__, Plan(), QUICK, studies="simulated studies in each setting"
-    )
+    help_text = "simulated studies in each setting"
+    parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, studies=help_text)
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)
-    settings = settings_by_ratio()
-    rows = simulated(all_simulations(), plan.studies, plan.pool)
-    matched = simulated([(by_trial, setting) for setting in settings], plan.studies, plan.pool)
+    chosen, settings = all_simulations(), settings_by_ratio()
+    rows = [
+        [
+            own.name + " *" * (not own.claimed),
+            *(setting.text(), f"{100 * own.nominal:.4g}%", _number(own.covered, ".1%")),
+            *(_number(own.bounded, ".0%"), _number(own.width, ".2f")),
+        ]
+        for own, (_, setting) in zip(simulated(chosen, plan), chosen, strict=True)
+    ]
+    matched = simulated([(by_trial, setting) for setting in settings], plan)
+    covered = [_number(100 * own.covered, ".1f") for own in matched]
     tuned = {
         setting: tuned_ratios(np.random.default_rng(0), setting, plan.pool)
         for setting in settings
         if not setting.censored and setting.noise != 0.1
     }
-    common.publish(report(rows, matched, tuned, plan.studies), options.out)
+    means = {own: f"{stats.gmean(x):.3f} ({np.median(x):.3f})" for own, x in tuned.items()}
+    header = ["interval", "where", "nominal", "covers", "both ends known", "median high / low"]
+    tables = {
+        "intervals": (header, rows),
+        "matched": table_by_ratio(dict(zip(settings, covered, strict=True))),
+        "tuned": table_by_ratio(means),
+    }
+    print("\n\n".join(common.markdown_table(*table) for table in tables.values()))
+    if options.out:
+        options.out.write_text(common.with_tables(options.out, tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

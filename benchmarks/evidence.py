@@ -35,6 +35,7 @@ from configs import problems
 ROOT = claims.RECORDS.parents[1]
 LEVEL = 1 - 0.05 / 3  # of each of three looks
 FACTORS = (2, 4, 16)
+CONVEX_FACTORS = (1, 2, 4, 8, 16, 32, 64)
 # Names for readers who do not know the problems of configs/problems.py.
 TITLES = {
     "cells": "blood cells",
@@ -53,15 +54,8 @@ EASIER |= {"cells": 0.15, "digits": 0.95, "mnist": 0.7, "logistic": 0.85}
 
 
 @functools.cache
-def effects(claim: str) -> dict[str, Effect]:
-    """The effect of a claim on each problem."""
-    own = next(group[claim] for group in claims.CLAIMS.values() if claim in group)
-    return {name: effect() for name, effect in own.items()}
-
-
-@functools.cache
 def pooled(claim: str) -> Pooled:
-    return claims.pooled(effects(claim).values())
+    return claims.pooled(claims.effects(claim).values())
 
 
 def all_claims() -> Iterator[tuple[str, str]]:
@@ -72,7 +66,7 @@ def all_claims() -> Iterator[tuple[str, str]]:
 def claim_rows() -> pd.DataFrame:
     rows = []
     for question, claim in all_claims():
-        for name, own in effects(claim).items():
+        for name, own in claims.effects(claim).items():
             row = {"question": question, "claim": claim, "problem": name, "tuned": own.text}
             row |= {"matched seeds": own.matched_text, "verdict": own.verdict}
             row["1 / e"] = "-" if math.isnan(own.ideal) else f"{own.ideal:.3g}"
@@ -82,7 +76,7 @@ def claim_rows() -> pd.DataFrame:
 
 def span(claim: str) -> str:
     """The smallest and the largest effect, with their problems."""
-    own = effects(claim)
+    own = claims.effects(claim)
     if len(own) < claims.MIN_PROBLEMS:
         return "; ".join(f"{effect.text} {name}" for name, effect in own.items())
     ordered = sorted(own, key=lambda name: own[name].high)
@@ -94,7 +88,7 @@ def span(claim: str) -> str:
 
 def by_verdict(claim: str) -> list[str]:
     """The problems with each verdict."""
-    own = effects(claim)
+    own = claims.effects(claim)
     named = ([n for n, x in own.items() if x.verdict == verdict] for verdict in claims.VERDICTS)
     return [", ".join(names) or "-" for names in named]
 
@@ -104,7 +98,7 @@ def page_rows() -> list[list[str]]:
     rows = []
     for question, claim in all_claims():
         if not claim.startswith("..."):
-            own, row = effects(claim), pooled(claim)
+            own, row = claims.effects(claim), pooled(claim)
             anchor = question.lower().replace(" ", "-").strip("?")
             text, _, figure = claim.partition(" (")
             link = f"[{text}](../results/claims.md#{anchor}){f' ({figure}' * bool(figure)}"
@@ -120,7 +114,7 @@ def group_rows(question: str) -> list[list[str]]:
         row = pooled(claim)
         numbers = (row.text(row.equal), row.text(row.random), row.text(row.new))
         rows.append([f"**{claim}**", f"**{row.verdict}**", *numbers])
-        for name, own in effects(claim).items():
+        for name, own in claims.effects(claim).items():
             rows.append([name, own.verdict, own.text + "*" * own.too_small, own.matched_text, ""])
     return rows
 
@@ -179,8 +173,7 @@ def factor_rows() -> pd.DataFrame:
 
 @functools.cache
 def _factor(study: str, pair: tuple[str, str]) -> Effect:
-    factor = float(pair[0].split("_e")[1].split("_")[0])
-    return claims.compared(study, pair, ideal=1 / factor)()
+    return claims.compared(study, pair)
 
 
 def _new_seeds(study: str, condition: str, baseline: str) -> str:
@@ -282,6 +275,28 @@ def confirmed(pairs: pd.DataFrame) -> dict[str, str]:
     }
 
 
+def worth_rows() -> pd.DataFrame:
+    """The effective share of a repeat."""
+    rows = claims.repeats().to_dict("records")
+    return pd.DataFrame(
+        [
+            {name: row[name] for name in ("problem", "e", "spacing", "study")}
+            | {"ratio": f"{row['ratio']:.2f}", "effective share": f"{row['share']:.2f}"}
+            | {"interval": " to ".join("-" if math.isinf(x) else f"{x:.2f}" for x in ends)}
+            for row in rows
+            for ends in [(row["low"], row["high"])]
+        ]
+    )
+
+
+def law_rows() -> list[list[str]]:
+    """The error of the law on problems that it was not fitted to."""
+    table = claims.repeats()
+    errors = np.expm1(np.abs(np.log(table["predicted"] / table["ratio"])))
+    sides = {"all": errors, "e of at least 4": errors[table["e"] >= 4]}
+    return [[name, str(len(own)), f"{own.median():.0%}"] for name, own in sides.items()]
+
+
 # --- curves averaged over seeds, and the convex problem
 
 
@@ -302,81 +317,74 @@ def mean_curve_rows() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def convex_runs(study: str) -> pd.DataFrame:
-    """The runs of the convex problem, `regimes` or `further`: batch_size, factor, seed, rate,
-    tuning (whether the run chose the rate), batches_before and batches (fresh batches at the last
-    evaluation above the threshold and at the first one below it)."""
+def convex_runs(study: str, batch_size: int, factor: int) -> pd.DataFrame:
+    """The runs of the convex problem, `regimes` or `further`, that did not choose the rate, by
+    seed: rate, and fresh examples at the last evaluation above the threshold (low) and at the first
+    one below it (high)."""
     runs = archive.rows(claims.RECORDS, f"convex/{study}")
-    sizes = runs["condition"].str.extract(r"e(?P<factor>\d+)_b(?P<batch_size>\d+)").astype(int)
-    reached = runs["fresh_examples_to_target"].astype(float).fillna(math.inf)
-    before = runs["fresh_examples_before_target"] / sizes["batch_size"]
-    return sizes.assign(
-        rate=runs["optimizer.learning_rate"],
-        tuning=runs["search"] == 0,
-        seed=runs["trial"],
-        batches_before=before.astype(int),
-        batches=reached / sizes["batch_size"],
-    )
+    own = runs[(runs["condition"] == f"e{factor}_b{batch_size}") & (runs["search"] > 0)]
+    own = own.set_index("trial").sort_index().rename(columns={"optimizer.learning_rate": "rate"})
+    high = own["fresh_examples_to_target"].astype(float).fillna(math.inf)
+    return own.assign(low=own["fresh_examples_before_target"].astype(float), high=high)
 
 
-def convex_ratio(
-    runs: pd.DataFrame, batch_size: int, factor: int, other: int
-) -> tuple[float, float, float]:
+def convex_ratio(study: str, size: int, factor: int, other: int) -> tuple[float, float, float]:
     """(low, high, balance) of the fresh examples of `factor` over those of `other` on the same
-    batches, from the runs that did not choose the rate; see `uncertainty.sign_interval`."""
-    own, base = (
-        runs[~runs["tuning"] & (runs["batch_size"] == batch_size) & (runs["factor"] == value)]
-        .set_index("seed")[["batches_before", "batches"]]
-        .sort_index()
-        for value in (factor, other)
-    )
+    batches; see `uncertainty.sign_interval`."""
+    own, base = (convex_runs(study, size, value) for value in (factor, other))
     base = base.reindex(own.index)
-    ratios = bounds.ratio(*((side["batches_before"], side["batches"]) for side in (own, base)))
+    ratios = bounds.ratio((own["low"], own["high"]), (base["low"], base["high"]))
     low, high, *balance = uncertainty.sign_interval(*ratios)
     return low, high, uncertainty.middle(*balance)
 
 
-def convex_slope(runs: pd.DataFrame, batch_size: int) -> float:
+def convex_slope(size: int) -> float:
     """The slope of the logarithm of the tuned learning rate over that of the echo factor."""
-    own = runs[runs["batch_size"] == batch_size].groupby("factor")["rate"].first()
-    return float(stats.linregress(np.log(own.index), np.log(own)).slope)
+    rates = [convex_runs("regimes", size, factor)["rate"].iloc[0] for factor in CONVEX_FACTORS]
+    return float(stats.linregress(np.log(CONVEX_FACTORS), np.log(rates)).slope)
 
 
 def ratio_text(low: float, high: float, ratio: float) -> str:
     return f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def convex_rows() -> pd.DataFrame:
+def convex_rows() -> list[list[str]]:
     """Fresh examples of logistic regression until its training loss is 0.3, by batch size and
     factor: the tuned rate, the mean and standard deviation over 20 runs, and the ratio to e = 1."""
-    runs = convex_runs("regimes")
     rows = []
-    for (size, factor), own in runs[~runs["tuning"]].groupby(["batch_size", "factor"]):
-        fresh = own["batches"] * size
-        text = ratio_text(*convex_ratio(runs, size, factor, 1)) if factor > 1 else "1"
-        row = {"batch size": size, "e": factor, "tuned rate": f"{own['rate'].iloc[0]:.3g}"}
-        row |= {"fresh examples": f"{fresh.mean():,.0f} ± {fresh.std():,.0f}"}
-        rows.append(row | {"steps": f"{own['batches'].mean() * factor:,.0f}", "ratio": text})
-    return pd.DataFrame(rows)
+    for size, factor in itertools.product((4, 16, 64, 256), CONVEX_FACTORS):
+        own = convex_runs("regimes", size, factor)
+        fresh = own["high"]
+        text = ratio_text(*convex_ratio("regimes", size, factor, 1)) if factor > 1 else "1"
+        cells = [f"{own['rate'].iloc[0]:.3g}", f"{fresh.mean():,.0f} ± {fresh.std():,.0f}"]
+        cells += [f"{fresh.mean() / size * factor:,.0f}", text]
+        rows.append([str(size), str(factor), *cells])
+    return rows
 
 
 def convex_verdicts() -> list[list[str]]:
     """The registered claims of Agarwal et al."""
-    runs, further = convex_runs("regimes"), convex_runs("further")
-    noise, curvature = convex_ratio(runs, 4, 64, 16), convex_ratio(further, 256, 4, 1)
-    falls, stays = (convex_slope(runs, size) for size in (4, 256))
-    claim = "Noise limits small batches: at 4, e = 64 over 16 is at least 0.8"
-    rows = [[claim, ratio_text(*noise), verdict(noise[0] >= 0.8, noise[1] < 0.8)]]
-    claim = "Curvature limits large ones: at 256, e = 4 over 1 is at most 0.35"
-    sides = curvature[1] <= 0.35, curvature[0] > 0.35
-    rows.append([claim, ratio_text(*curvature), verdict(*sides)])
-    claim = "The tuned rate falls like 1/e at 4, not at 256: slopes"
-    sides = falls <= -0.7 and stays >= -0.3, falls > -0.7 and stays < -0.3
-    return [*rows, [claim, f"{falls:+.2f} at 4, {stays:+.2f} at 256", verdict(*sides)]]
-
-
-def verdict(yes: bool, no: bool) -> str:
-    return "yes" if yes else "no" if no else "open"
+    noise, curvature = convex_ratio("regimes", 4, 64, 16), convex_ratio("further", 256, 4, 1)
+    falls, stays = convex_slope(4), convex_slope(256)
+    rows = (
+        (
+            *(
+                "Noise limits small batches: at 4, e = 64 over 16 is at least 0.8",
+                ratio_text(*noise),
+            ),
+            *(noise[0] >= 0.8, noise[1] < 0.8),
+        ),
+        (
+            "Curvature limits large ones: at 256, e = 4 over 1 is at most 0.35",
+            *(ratio_text(*curvature), curvature[1] <= 0.35, curvature[0] > 0.35),
+        ),
+        (
+            "The tuned rate falls like 1/e at 4, not at 256: slopes",
+            f"{falls:+.2f} at 4, {stays:+.2f} at 256",
+            *(falls <= -0.7 and stays >= -0.3, falls > -0.7 and stays < -0.3),
+        ),
+    )
+    return [[*texts, "yes" if yes else "no" if no else "open"] for *texts, yes, no in rows]
 
 
 # --- files
@@ -389,23 +397,25 @@ def files() -> dict[str, str]:
         "factor_ratios": factor_rows(),
         "confirmation": confirmation_rows(),
         "mean_curves": mean_curve_rows(),
+        "worth_of_a_repeat": worth_rows(),
     }
     texts = {f"results/{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
     header = ["claim, problem", "verdict", "tuned; pooled: equal weights"]
     header += ["matched; pooled: random effects", "a new problem"]
     groups = {name: (header, group_rows(name)) for name in claims.CLAIMS}
     header = ["claim", "verdict", "effect", "range over problems", *claims.VERDICTS]
-    convex = convex_rows().astype(str)
+    convex = ["batch size", "e", "tuned rate", "fresh examples", "steps", "ratio"]
     pages = {
         "docs/claims.md": {"claims": (header, page_rows())},
         "results/claims.md": groups
         | {
             "targets": (["problem", "target", *(f"e = {e}" for e in FACTORS)], target_rows()),
             "runs": (["problem", "reached"], reached_rows()),
+            "law": (["rows", "number", "median error"], law_rows()),
         },
         "results/convex.md": {
             "verdicts": (["registered claim", "measured", "verdict"], convex_verdicts()),
-            "ratios": (list(convex), convex.to_numpy().tolist()),
+            "ratios": (convex, convex_rows()),
         },
         "results/LEADERBOARD.md": {"rows": (leaderboard.HEADER, leaderboard.rows())},
     }

@@ -269,9 +269,14 @@ Results = dict[str, list[list[dict[str, Any]]]]  # by label, search, and seed
 
 
 def seconds_to_target(
-    chosen: Sequence[Condition], plan: Plan, limit: Mapping[str, Any], where: str
+    chosen: Sequence[Condition],
+    plan: Plan,
+    limit: Mapping[str, Any],
+    where: str,
+    keep: pathlib.Path | None = None,
 ) -> Results:
-    """Trains every condition with every seed behind the limit."""
+    """Trains every condition with every seed behind the limit; `keep` gets the runs' directories,
+    CONDITION/RUN, with the records of each."""
     searches = len(chosen[0].configs)
     results: Results = {c.label: [[] for _ in range(searches)] for c in chosen}
     order = random.Random(0)
@@ -284,7 +289,9 @@ def seconds_to_target(
                 every = steps * config.batch_size / condition.copies(plan.ratio)
                 fields = {"seed.data": 1000 + run, "seed.model": 1000 + run}
                 fields |= {"evaluate_every_fresh_examples": max(1, round(every)), **limit}
-                workdir = pathlib.Path(scratch) / condition.label.replace(" ", "") / str(run)
+                workdir = (
+                    (keep or pathlib.Path(scratch)) / condition.label.replace(" ", "") / str(run)
+                )
                 result = trained(config, fields, workdir)
                 results[condition.label][run // plan.seeds].append(result)
             common.progress(f"run {run + 1} of {searches * plan.seeds}")
@@ -382,6 +389,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--measure", choices=("target", "steps"), default="target")
     parser.add_argument("--problem", choices=problems.PROBLEMS, help="instead of the digits mini")
     parser.add_argument("--tuned", type=pathlib.Path, metavar="DIR", help="a finished study")
+    text = "target: keep the records of each run there, for benchmarks.leaderboard"
+    parser.add_argument("--keep", type=pathlib.Path, metavar="DIR", help=text)
     common.add_list(parser, "--factors", common.number(2), "2,4,6,8")
     common.add_list(parser, "--placements", common.one_of(("host", "device")), "host")
     common.add_list(parser, "--policy", common.one_of(("fixed", "auto")), "fixed,auto")
@@ -413,7 +422,8 @@ def main(argv: list[str] | None = None) -> None:
         what, table = "Steps per second", steps_table(chosen, rounds, plan, options.where)
     else:
         seconds = step_seconds(chosen, plan)
-        results = seconds_to_target(chosen, plan, limited(seconds), options.where)
+        limit = limited(seconds)
+        results = seconds_to_target(chosen, plan, limit, options.where, options.keep)
         what, table = "Seconds to the target", target_table(chosen, results, plan, options.where)
     slow = "augmentation" if options.where == "augment" else "reading"
     bursts = ", in bursts" * (options.source == "burst")

@@ -130,6 +130,14 @@ def matched(name, condition, baseline):
     return f"{middle:.2f} [{min(a for a, _ in kept):.2f}, {max(b for _, b in kept):.2f}]"
 
 
+def worth(name, condition, baseline):
+    """The effective share of a repeat, by the end of the ratio that speaks against it."""
+    table, repeats = ratios(name, condition, baseline), float(condition.split("_")[2][1:]) - 1
+    ends = table["high"].median(), table["high"].max(), table["low"].min()
+    share, low, high = ((1 / ratio - 1) / repeats if ratio else math.inf for ratio in ends)
+    return f",{ends[0]:.2f},{share:.2f},{low:.2f} to {'-' if high == math.inf else f'{high:.2f}'}"
+
+
 def e(factor, size):
     return f"before_augmentation_e{factor}_b{size}"
 
@@ -137,6 +145,7 @@ def e(factor, size):
 BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after_batching_e2"
 CLAIMS = (RESULTS / "claims.csv").read_text(encoding="utf-8")
 FACTORS = (RESULTS / "factor_ratios.csv").read_text(encoding="utf-8")
+REPEATS = (RESULTS / "worth_of_a_repeat.csv").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
 
 
@@ -168,6 +177,8 @@ PAGE = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
         (tuned, ("grid/digits", e(4, 32), "baseline_b32"), FACTORS),
         (matched, ("grid/mnist", e(4, 32), "baseline_b32"), FACTORS),
         (matched, ("grid/confirmation_sentences", e(4, 32), "baseline_b32"), FACTORS),
+        (worth, ("grid/common_cadence_digits", e(16, 32), "baseline_b32"), REPEATS),
+        (worth, ("grid/fractions_sentences", "before_augmentation_e1.5", "baseline"), REPEATS),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -10,7 +10,8 @@ from benchmarks.coverage import Setting
 from runs import records
 from runs.study import Condition, Study
 
-STUDIES, POOL = 400, 24
+POOL = 24
+PLAN = coverage.Plan(studies=400, pool=POOL)
 MARGIN = 0.03  # allowed shortfall from the nominal level; the standard error is 0.01
 
 
@@ -40,19 +41,18 @@ def simulation(setting):
 @pytest.mark.parametrize("name", CLAIMED)
 def test_an_interval_covers_its_nominal_level(name):
     setting = CLAIMED[name]
-    rows = coverage.simulated([(simulation(setting), setting)], STUDIES, POOL)
-    claimed = [row for row in rows if row.claimed]
-    assert len(claimed) == 1
-    assert claimed[0].covered >= claimed[0].nominal - MARGIN
+    (own,) = coverage.simulated([(simulation(setting), setting)], PLAN)
+    assert own.claimed
+    assert own.covered >= own.nominal - MARGIN
 
 
 def test_continuous_ratios_cover_exactly_their_level():
     """An interval that covers everything would pass the other tests."""
     search = coverage.by_search(
         np.random.default_rng(0), Setting(cadence=1.0), studies=1000, pool=POOL
-    )[0]
+    )
     assert search.covered == pytest.approx(search.nominal, abs=0.025)
-    (pairs,) = coverage.by_trial(np.random.default_rng(0), matched(cadence=1.0), 1000, POOL)
+    pairs = coverage.by_trial(np.random.default_rng(0), matched(cadence=1.0), 1000, POOL)
     # 64 signs are discrete: their interval has level 0.9676.
     assert pairs.covered == pytest.approx(0.9676, abs=0.02)
 
@@ -60,7 +60,7 @@ def test_continuous_ratios_cover_exactly_their_level():
 def test_intervals_that_are_not_claimed_to_cover_do_not_cover():
     """Effects that differ by search."""
     apart = matched(noise=0.2, apart=0.2)
-    (pairs,) = coverage.simulated([(coverage.by_trial, apart)], STUDIES, POOL)
+    (pairs,) = coverage.simulated([(coverage.by_trial, apart)], PLAN)
     assert not pairs.claimed
     assert pairs.covered < 0.9
 
@@ -69,7 +69,7 @@ def test_a_ratio_of_ratios_covers_whatever_is_censored():
     """Although, where the other batch size is harder, "below 1" is easier to see than "above 1"."""
     settings = [matched(noise=0.2, harder=1.5, censored=share, **GRID) for share in (0, 0.5)]
     plans = [(coverage.of_ratios, setting) for setting in settings]
-    free, censored = coverage.simulated(plans, STUDIES, POOL)
+    free, censored = coverage.simulated(plans, PLAN)
     assert free.claimed
     assert min(free.covered, censored.covered) >= 0.95 - MARGIN
     assert free.bounded == 1  # not by an interval without ends
@@ -79,7 +79,7 @@ def test_matched_seeds_cover_too_rarely_with_coarse_evaluations_and_low_noise():
     """The limit that docs/statistics.md states; with a divisor, only one end is wrong."""
     coarse = {"noise": 0.05, "censored": 0.5}
     for setting in (matched(ratio=0.9, **coarse), matched(ratio=0.55, divisor=2, **coarse)):
-        (row,) = coverage.simulated([(coverage.by_trial, setting)], STUDIES, POOL)
+        (row,) = coverage.simulated([(coverage.by_trial, setting)], PLAN)
         assert row.covered < 0.92
 
 

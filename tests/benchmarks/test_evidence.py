@@ -155,7 +155,7 @@ def test_searches_and_pairs_must_agree(ahead, second, verdict, written):
         "before_e2": lambda search, trial: second if trial else 3 if search < ahead else 5,
     }
     study = written([BASELINE, BEFORE], values)
-    assert claims.compared(study, ("before_e2", "baseline"))().verdict == verdict
+    assert claims.compared(study, ("before_e2", "baseline")).verdict == verdict
 
 
 def test_ratios_of_ratios_and_comparisons(written):
@@ -163,20 +163,30 @@ def test_ratios_of_ratios_and_comparisons(written):
     costs = {"baseline": 8, "before_e2": 2, "c": 8, "d": 2}
     study = written(conditions, {name: lambda *_, n=cost: n for name, cost in costs.items()})
     smaller, larger = ("before_e2", "baseline"), ("c", "d")
-    assert claims.compared(study, smaller, larger)().verdict == "yes"
-    assert claims.compared(study, larger, smaller)().verdict == "no"
-    assert claims.compared(study, smaller, smaller)().verdict == "no difference"
-    own = claims.compared(study, smaller, ideal=0.5)()
+    assert claims.compared(study, smaller, larger).verdict == "yes"
+    assert claims.compared(study, larger, smaller).verdict == "no"
+    assert claims.compared(study, smaller, smaller).verdict == "no difference"
+    own = claims.compared(study, smaller)
     assert (own.text, own.verdict, own.too_small) == ("0.25 [0.25, 0.25]", "yes", True)
-    assert not claims.compared(study, smaller, ideal=0.25)().too_small
-    assert claims.compared(study, larger)().verdict == "no"
+    assert not claims.compared(study, larger).too_small
+    assert claims.compared(study, larger).verdict == "no"
 
 
 def test_a_score_at_the_first_evaluation_is_an_upper_bound(written):
     values = {"baseline": lambda *_: 4, "before_e2": lambda *_: 1}
-    own = claims.compared(written([BASELINE, BEFORE], values), ("before_e2", "baseline"))()
+    own = claims.compared(written([BASELINE, BEFORE], values), ("before_e2", "baseline"))
     assert (own.low, own.high) == (0, 0.25)
     assert own.text == "≤0.25 [-, 0.25]"
+
+
+def test_the_law_of_repeats_is_recovered_from_its_own_ratios():
+    rows = pd.DataFrame({"e": [2, 4, 16, 2, 2], "spacing": [256, 256, 256, 1, 1024]})
+    parameters = [math.log(0.8), math.log(3), 0.1]
+    ratios = np.exp(claims.law(parameters, rows))
+    assert 1 / ratios[0] == pytest.approx(1 + 0.8 * 3 * (1 - math.exp(-1 / 3)))
+    assert claims.fitted(rows.assign(ratio=ratios)) == pytest.approx(parameters, abs=1e-3)
+    one = rows[:3].assign(ratio=ratios[:3])
+    assert claims.fitted(one) == pytest.approx([*parameters[:2], 0], abs=1e-3)
 
 
 def curves(*runs):
@@ -206,7 +216,7 @@ def test_curves_averaged_over_seeds_are_compared_where_they_reach_a_value():
 def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, monkeypatch):
     monkeypatch.setattr(claims, "mean_curves", lambda _: ({}, 0.5))
     monkeypatch.setattr(claims, "mean_ratio", lambda *_: claims.Ratio(0.9, 0.9, low, high))
-    assert claims.by_mean_curves("digits", 2, 1)().verdict == verdict
+    assert claims.by_mean_curves("digits", 2, 1).verdict == verdict
 
 
 def test_the_bootstrap_of_curves_agrees_with_scipy():
