@@ -78,6 +78,7 @@ def searches_of(study: str) -> pd.DataFrame:
 # --- one problem
 
 
+@functools.cache
 def compared(study: str, own: tuple[str, str], base: tuple[str, str] | None = None) -> Effect:
     """The ratio of two conditions, or of two such ratios; of best values, the difference."""
     plan = loaded(study).study

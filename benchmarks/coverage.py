@@ -1,7 +1,7 @@
 """Measures by simulation how often the intervals in reports cover the truth.
 
     python -m benchmarks.coverage --out=results/coverage.md      writes the page's tables; minutes
-    python -m benchmarks.coverage --quick                        seconds, with few studies
+    python -m benchmarks.coverage --studies=50                   prints them; seconds
 
 The protocol is the real one: the quasi-random points of studies/search.py, N trials that do not
 diverge out of at most 2N, the first evaluation at the target or past it, a budget that censors, and
@@ -33,22 +33,7 @@ BEST_RATE, DIVERGES = 0.4, 1.0  # log10 of the effective learning rate
 CURVATURE = 0.25  # of the log cost, per squared decade from the best rate
 RATIOS = (0.5, 0.55, 0.6, 0.7, 0.8, 0.85, 0.9, 1.0, 1.05)
 LARGE = 20_000  # searches per condition from which the truth is computed
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How much is simulated.
-
-    Attributes:
-        studies: in each setting.
-        pool: searches that those of the studies are drawn from.
-    """
-
-    studies: int = 2000
-    pool: int = 200
-
-
-QUICK = Plan(studies=100, pool=20)
+STUDIES, POOL = 2000, 200  # in each setting, and searches that theirs are drawn from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,43 +87,16 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Intervals:
-    """The intervals of simulated studies of one setting.
+class Row:
+    """How often an interval covered the truth; `claimed` if the project says that it does. Numbers
+    are NaN where no study had an interval."""
 
-    Attributes:
-        name: of the interval.
-        nominal: its level.
-        truth: what it should cover.
-        ends: float [studies that have one, 2].
-        claimed: whether the project says that it covers.
-    """
-
-    name: str
+    interval: str
     nominal: float
-    truth: float
-    ends: Sequence[tuple[float, float]]
+    covered: float
+    bounded: float
+    width: float
     claimed: bool = True
-
-    @property
-    def covered(self) -> float:
-        """The share that covers the truth; NaN without intervals, as the others."""
-        slack = 1e-9 * self.truth  # ratios of multiples of the cadence, rounded
-        inside = [lo <= self.truth + slack and self.truth - slack <= hi for lo, hi in self.ends]
-        return float(np.mean(inside)) if inside else math.nan
-
-    @property
-    def bounded(self) -> float:
-        """The share of which both ends are known."""
-        return len(self._known()) / len(self.ends) if len(self.ends) else math.nan
-
-    @property
-    def width(self) -> float:
-        """The median quotient of both ends, where they are known."""
-        known = self._known()
-        return float(np.median([high / low for low, high in known])) if known else math.nan
-
-    def _known(self) -> list[tuple[float, float]]:
-        return [(low, high) for low, high in self.ends if low > 0 and high < math.inf]
 
 
 @functools.cache
@@ -222,7 +180,7 @@ def tuned_ratios(rng: np.random.Generator, setting: Setting, pool: int) -> np.nd
     return score[:, 1] / score[:, 0]
 
 
-def by_search(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Intervals:
+def by_search(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Row:
     """The smallest and the largest ratio over searches."""
     truth = float(np.median(tuned_ratios(rng, setting, pool)))
     end = budget(rng, setting, pool)
@@ -232,10 +190,10 @@ def by_search(rng: np.random.Generator, setting: Setting, studies: int, pool: in
     summaries = [bounds.summary(*study) for study in zip(lows, highs, strict=True)]
     name = f"ratio by search, [min, max] of {setting.searches}"
     level = bounds.level(setting.searches)
-    return Intervals(name, level, truth, [(summary.min, summary.max) for summary in summaries])
+    return _row(name, level, truth, [(summary.min, summary.max) for summary in summaries])
 
 
-def by_trial(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Intervals:
+def by_trial(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Row:
     """The sign test's interval with matched seeds, of the studies that have enough pairs. The truth
     is the median of the ratios over all trials, also those that are censored."""
     end = budget(rng, setting, pool)
@@ -252,10 +210,10 @@ def by_trial(rng: np.random.Generator, setting: Setting, studies: int, pool: int
             intervals.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
     name = f"matched seeds, {setting.searches * setting.trials} pairs"
     claimed = not setting.apart and not (setting.shift and setting.censored)
-    return Intervals(name, uncertainty.PAIRED_LEVEL, truth, intervals, claimed)
+    return _row(name, uncertainty.PAIRED_LEVEL, truth, intervals, claimed)
 
 
-def of_ratios(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Intervals:
+def of_ratios(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Row:
     """`uncertainty.ratio_of_ratios`: the ratio of the condition to the baseline at another batch
     size, over that at this one, for the same trials. Both are equal, so it is 1."""
     end = budget(rng, setting, pool)
@@ -275,10 +233,21 @@ def of_ratios(rng: np.random.Generator, setting: Setting, studies: int, pool: in
         if fewest >= uncertainty.MIN_PAIRS:
             intervals.append(uncertainty.ratio_of_ratios(own, base)[:2])
     name = f"ratio of ratios, {setting.searches * setting.trials} trials"
-    return Intervals(name, uncertainty.PAIRED_LEVEL, 1.0, intervals)
+    return _row(name, uncertainty.PAIRED_LEVEL, 1.0, intervals)
 
 
-Simulation = Callable[[np.random.Generator, Setting, int, int], Intervals]
+def _row(name: str, nominal: float, truth: float, intervals: Sequence, claimed: bool = True) -> Row:
+    if not len(intervals):
+        return Row(name, nominal, math.nan, math.nan, math.nan, claimed)
+    low, high = np.array(intervals).T
+    slack = 1e-9 * truth  # ratios of multiples of the cadence, rounded
+    known = (low > 0) & np.isfinite(high)
+    width = float(np.median(high[known] / low[known])) if known.any() else math.nan
+    covered = (low <= truth + slack) & (truth - slack <= high)
+    return Row(name, nominal, float(covered.mean()), float(known.mean()), width, claimed)
+
+
+Simulation = Callable[[np.random.Generator, Setting, int, int], Row]
 
 
 def all_simulations() -> list[tuple[Simulation, Setting]]:
@@ -339,10 +308,12 @@ def settings_by_ratio() -> list[Setting]:
     ]
 
 
-def simulated(chosen: Iterable[tuple[Simulation, Setting]], plan: Plan) -> list[Intervals]:
-    """The intervals of each setting, from studies whose searches are drawn from a pool."""
+def simulated(
+    chosen: Iterable[tuple[Simulation, Setting]], studies: int, pool: int = POOL
+) -> list[Row]:
+    """The row of each setting, from studies whose searches are drawn from a pool."""
     return [
-        simulation(np.random.default_rng((0, number)), setting, plan.studies, plan.pool)
+        simulation(np.random.default_rng((0, number)), setting, studies, pool)
         for number, (simulation, setting) in enumerate(chosen)
     ]
 
@@ -362,23 +333,23 @@ def _number(value: float, form: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    help_text = "simulated studies in each setting"
-    parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, studies=help_text)
+    parser = common.bare_parser(__spec__.name, __doc__)
+    parser.add_argument("--out", type=common.page, metavar="FILE", help="the page")
+    parser.add_argument("--studies", type=common.number(1), default=STUDIES, metavar="N")
     options = parser.parse_args(argv)
-    plan = common.plan(options, Plan(), QUICK)
     chosen, settings = all_simulations(), settings_by_ratio()
     rows = [
         [
-            own.name + " *" * (not own.claimed),
+            own.interval + " *" * (not own.claimed),
             *(setting.text(), f"{100 * own.nominal:.4g}%", _number(own.covered, ".1%")),
             *(_number(own.bounded, ".0%"), _number(own.width, ".2f")),
         ]
-        for own, (_, setting) in zip(simulated(chosen, plan), chosen, strict=True)
+        for own, (_, setting) in zip(simulated(chosen, options.studies), chosen, strict=True)
     ]
-    matched = simulated([(by_trial, setting) for setting in settings], plan)
+    matched = simulated([(by_trial, setting) for setting in settings], options.studies)
     covered = [_number(100 * own.covered, ".1f") for own in matched]
     tuned = {
-        setting: tuned_ratios(np.random.default_rng(0), setting, plan.pool)
+        setting: tuned_ratios(np.random.default_rng(0), setting, POOL)
         for setting in settings
         if not setting.censored and setting.noise != 0.1
     }

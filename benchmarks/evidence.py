@@ -29,7 +29,7 @@ from scipy import stats
 from analysis import archive, bounds, load, scores, tables, uncertainty
 from analysis.figures import style
 from benchmarks import claims, common, leaderboard
-from benchmarks.claims import Effect, Pooled
+from benchmarks.claims import Pooled
 from configs import problems
 
 ROOT = claims.RECORDS.parents[1]
@@ -163,17 +163,12 @@ def factor_rows() -> pd.DataFrame:
             known = archive.studies(claims.RECORDS)
             pair = claims.e(factor, size), f"baseline_b{size}"
             name, confirmed = f"grid/{prefix}{problem}", f"grid/confirmation_{prefix}{problem}"
-            own = _factor(name, pair) if name in known else None
+            own = claims.compared(name, pair) if name in known else None
             row[f"tuned{column}"] = own.text + "*" * own.too_small if own else "-"
             row[f"matched seeds{column}"] = own.matched_text if own else "-"
             row[f"new seeds{column}"] = _new_seeds(confirmed, *pair) if confirmed in known else "-"
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-@functools.cache
-def _factor(study: str, pair: tuple[str, str]) -> Effect:
-    return claims.compared(study, pair)
 
 
 def _new_seeds(study: str, condition: str, baseline: str) -> str:
@@ -194,16 +189,17 @@ def draw_factors() -> Figure:
     axes = figure.add_subplot()
     labels = []
     for row, problem in enumerate(TITLES):
-        size, prefix = claims.small(problem), problems.COMMON_CADENCE
-        neutral = f"grid/{prefix}{problem}" in archive.studies(claims.RECORDS)
+        size, study = claims.small(problem), f"grid/{problems.COMMON_CADENCE}{problem}"
+        neutral = study in archive.studies(claims.RECORDS)
+        study = study if neutral else f"grid/{problem}"
         for place, factor in enumerate(FACTORS):
             pair = claims.e(factor, size), f"baseline_b{size}"
-            own = _factor(f"grid/{prefix * neutral}{problem}", pair)
+            own = claims.compared(study, pair)
             height = row + 0.24 * (place - 1)
             shade = (0.55, 0.25, 0.0)[place]
             color = style.lighter(style.COLORS["before_augmentation"], shade)
             bounded = not own.interval[0] > 0
-            searches = claims.by_search(f"grid/{prefix * neutral}{problem}", *pair)
+            searches = claims.by_search(study, *pair)
             low = searches["high"].min() if bounded else own.interval[0]
             axes.plot([low, own.interval[1]], [height, height], color=color, lw=1.6)
             if bounded:

@@ -10,8 +10,7 @@ from benchmarks.coverage import Setting
 from runs import records
 from runs.study import Condition, Study
 
-POOL = 24
-PLAN = coverage.Plan(studies=400, pool=POOL)
+STUDIES, POOL = 400, 24
 MARGIN = 0.03  # allowed shortfall from the nominal level; the standard error is 0.01
 
 
@@ -41,7 +40,7 @@ def simulation(setting):
 @pytest.mark.parametrize("name", CLAIMED)
 def test_an_interval_covers_its_nominal_level(name):
     setting = CLAIMED[name]
-    (own,) = coverage.simulated([(simulation(setting), setting)], PLAN)
+    (own,) = coverage.simulated([(simulation(setting), setting)], STUDIES, POOL)
     assert own.claimed
     assert own.covered >= own.nominal - MARGIN
 
@@ -60,7 +59,7 @@ def test_continuous_ratios_cover_exactly_their_level():
 def test_intervals_that_are_not_claimed_to_cover_do_not_cover():
     """Effects that differ by search."""
     apart = matched(noise=0.2, apart=0.2)
-    (pairs,) = coverage.simulated([(coverage.by_trial, apart)], PLAN)
+    (pairs,) = coverage.simulated([(coverage.by_trial, apart)], STUDIES, POOL)
     assert not pairs.claimed
     assert pairs.covered < 0.9
 
@@ -69,7 +68,7 @@ def test_a_ratio_of_ratios_covers_whatever_is_censored():
     """Although, where the other batch size is harder, "below 1" is easier to see than "above 1"."""
     settings = [matched(noise=0.2, harder=1.5, censored=share, **GRID) for share in (0, 0.5)]
     plans = [(coverage.of_ratios, setting) for setting in settings]
-    free, censored = coverage.simulated(plans, PLAN)
+    free, censored = coverage.simulated(plans, STUDIES, POOL)
     assert free.claimed
     assert min(free.covered, censored.covered) >= 0.95 - MARGIN
     assert free.bounded == 1  # not by an interval without ends
@@ -79,7 +78,7 @@ def test_matched_seeds_cover_too_rarely_with_coarse_evaluations_and_low_noise():
     """The limit that docs/statistics.md states; with a divisor, only one end is wrong."""
     coarse = {"noise": 0.05, "censored": 0.5}
     for setting in (matched(ratio=0.9, **coarse), matched(ratio=0.55, divisor=2, **coarse)):
-        (row,) = coverage.simulated([(coverage.by_trial, setting)], PLAN)
+        (row,) = coverage.simulated([(coverage.by_trial, setting)], STUDIES, POOL)
         assert row.covered < 0.92
 
 
