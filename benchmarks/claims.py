@@ -91,10 +91,11 @@ def compared(study: str, own: tuple[str, str], base: tuple[str, str] | None = No
     if plan.scores_values:
         return _difference(searches, matched, plan)
     text = f"{_number(matched[0])} [{_number(matched[1])}, {_number(matched[2])}]"
+    text = "-" if math.isnan(matched[1]) else text
     factor = re.fullmatch(r".*_e([\d.]+)(_b\d+)?", own[0])
     over_none = not base and re.fullmatch(r"baseline(_b\d+)?", own[1])
     ideal = 1 / float(factor[1]) if factor and over_none else math.nan
-    return _ratio_effect(searches, matched, "-" if math.isnan(matched[1]) else text, ideal)
+    return _ratio_effect(searches, matched[1:], text, ideal)
 
 
 def untuned(study: str, own: tuple[str, str]) -> Effect:
@@ -110,7 +111,7 @@ def untuned(study: str, own: tuple[str, str]) -> Effect:
     end = end.clip(lower=plan.budget).where(runs["status"] == "diverged", end)
     sides = pd.DataFrame({"low": score.fillna(end), "high": score.fillna(math.inf)})
     ratios = _relative(sides, _scores(study, baseline))
-    return _ratio_effect(ratios, (math.nan, *interval_of(ratios)), "-")
+    return _ratio_effect(ratios, interval_of(ratios), "-")
 
 
 def by_mean_curves(problem: str, own: int, base: int) -> Effect:
@@ -127,17 +128,16 @@ def by_mean_curves(problem: str, own: int, base: int) -> Effect:
 
 
 def _ratio_effect(
-    searches: pd.DataFrame,
-    matched: tuple[float, float, float],
-    matched_text: str,
-    ideal: float = math.nan,
+    searches: pd.DataFrame, matched: Interval, matched_text: str, ideal: float = math.nan
 ) -> Effect:
     interval = interval_of(searches)
-    middle = float(np.median(searches["low"])), float(np.median(searches["high"]))
-    text = f"{_middle_text(*middle)} {_ends_text(searches, interval)}"
-    verdict = verdict_of(interval, matched[1:])
-    error = _error(searches)
-    return Effect(*middle, interval, matched[1:], text, matched_text, verdict, error, ideal=ideal)
+    low, high = float(np.median(searches["low"])), float(np.median(searches["high"]))
+    same = f"{low:.2f}" == f"{high:.2f}"
+    middle = bounds.text(high if same else low, high, "{:.2f}".format)
+    logs = np.log(searches["high"][np.isfinite(searches["high"])])
+    error = float(logs.sem() * math.sqrt(math.pi / 2))  # of the median; NaN without two of them
+    text, verdict = f"{middle} [{_ends_text(searches, interval)}]", verdict_of(interval, matched)
+    return Effect(low, high, interval, matched, text, matched_text, verdict, error, ideal=ideal)
 
 
 def by_search(study: str, condition: str, other: str) -> pd.DataFrame:
@@ -198,26 +198,14 @@ def verdict_of(interval: Interval, matched: Interval) -> str:
     return "no difference" if inside and overlap else "open"
 
 
-def _middle_text(low: float, high: float) -> str:
-    same = f"{low:.2f}" == f"{high:.2f}"
-    return bounds.text(high if same else low, high, "{:.2f}".format)
-
-
 def _ends_text(searches: pd.DataFrame, interval: Interval) -> str:
     if len(searches) > bounds.MIN_SEARCHES_FOR_INTERVAL:
-        return f"[{_number(interval[0])}, {_number(interval[1])}]"
-    summary = bounds.summary(searches["low"], searches["high"])
-    return f"[{bounds.range_text(summary, '{:.2f}'.format)}]"
+        return f"{_number(interval[0])}, {_number(interval[1])}"
+    return bounds.range_text(bounds.summary(searches["low"], searches["high"]), "{:.2f}".format)
 
 
 def _number(value: float) -> str:
     return f"{value:.2f}" if 0 < value < math.inf else "-"
-
-
-def _error(searches: pd.DataFrame) -> float:
-    """The standard error of the median of the logarithms, which are known by upper bounds."""
-    logs = np.log(searches["high"][np.isfinite(searches["high"])])
-    return float(logs.sem() * math.sqrt(math.pi / 2))  # NaN without two of them
 
 
 def _pairs(study: str, condition: str, other: str) -> pd.DataFrame:
@@ -269,7 +257,6 @@ class Pooled:
         equal: (mean, low, high) with equal weights.
         random: (mean, low, high) of random effects.
         new: the interval of a new problem.
-        p: of Cochran's Q: that problems differ no more than their searches do.
         verdict: yes, no, no difference, depends, or open.
         differs: whether the numbers are differences in margins.
     """
@@ -277,7 +264,6 @@ class Pooled:
     equal: tuple[float, float, float]
     random: tuple[float, float, float]
     new: Interval
-    p: float
     verdict: str
     differs: bool = False
 
@@ -299,14 +285,13 @@ def pooled(effects: Collection[Effect]) -> Pooled:
     if len(effects) < MIN_PROBLEMS or not np.isfinite(high).all():
         nothing = (math.nan,) * 3
         agreed = verdicts.pop() if len(verdicts) == 1 else "open"
-        return Pooled(nothing, nothing, nothing[1:], math.nan, agreed, differs)
+        return Pooled(nothing, nothing, nothing[1:], agreed, differs)
     values = high if differs else np.log(high)
     back = (lambda x: x) if differs else np.exp
     equal, new = equal_weights(values)
     random, p = random_effects(values, errors)
     rows = [tuple(float(back(x)) for x in row) for row in (equal, random, new)]
-    verdict = _pooled_verdict(rows[0][1:], rows[2], p, differs)
-    return Pooled(*rows, p, verdict, differs)
+    return Pooled(*rows, _pooled_verdict(rows[0][1:], rows[2], p, differs), differs)
 
 
 def equal_weights(values: np.ndarray) -> tuple[tuple[float, float, float], Interval]:
@@ -466,6 +451,7 @@ _BEFORE, _BATCH, _HALF = "before_augmentation_e2", "after_batching_e2", "before_
 _E2, _E4, _E16, _NONE = (*(e(n, "{b}") for n in (2, 4, 16)), "baseline_b{b}")
 _E4_TWICE, _E16_TWICE, _NONE_TWICE = (x.replace("b}", "twice}") for x in (_E4, _E16, _NONE))
 _COMMON, _DECAY = "common_cadence", "weight_decay{of_winners}"
+_STRATIFIED = "digits", "stratified"
 _E16_NO_DECAY = "{e16}_decay_0", "baseline_decay_0"
 
 # By the question that they answer; the page has those that do not begin with dots. Each compares on
@@ -485,6 +471,9 @@ CLAIMS: dict[str, dict[str, tuple[str, ...]]] = {
         "... e = 4 over 16 by curves averaged over seeds": (_MEAN, "mean_curves", "4", "16"),
         "e = 1.5 needs fewer than none": (_PAIR, "fractions", _HALF, "baseline"),
         "e = 2 needs fewer than e = 1.5": (_PAIR, "fractions", _BEFORE, _HALF),
+        "Stratified copies need fewer at e = 4": (*_STRATIFIED, "stratified_e4", "independent_e4"),
+        "... stratified copies at e = 2": (*_STRATIFIED, "stratified_e2", "independent_e2"),
+        "... stratified copies at e = 8": (*_STRATIFIED, "stratified_e8", "independent_e8"),
     },
     "Where?": {
         "Earlier insertion is better (fig. 4)": (_ALL, "", _E2, f"{_BATCH}_b{{b}}"),
@@ -563,13 +552,13 @@ def compare(problem: str, kind: str, *conditions: str) -> Effect:
 
 
 def study_of(kind: str, problem: str, conditions: Collection[str]) -> str:
-    """The study that has these conditions. The further searches of logistic regression replace
-    those of the grid."""
-    names = [f"further/{kind}"] * (problem == "logistic")
-    names += [f"grid/{kind}_{problem}" if kind else f"grid/{problem}", f"grid/{kind}"]
-    for name in names:
-        known = name in archive.studies(RECORDS)
-        if known and {*conditions} <= {*loaded(name).trials["condition"]}:
+    """The study that has these conditions. Further searches replace those of the grid."""
+    for name in (f"further/{kind}", f"grid/{kind}_{problem}".replace("/_", "/"), f"grid/{kind}"):
+        if name not in archive.studies(RECORDS):
+            continue
+        own = loaded(name)
+        of_problem = own.study.config_flag.endswith(f":{problem}")
+        if of_problem and {*conditions} <= {*own.trials["condition"]}:
             return name
     raise ValueError(f"no study {kind} of {problem} has {', '.join(conditions)}")
 

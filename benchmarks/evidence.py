@@ -19,7 +19,7 @@ import functools
 import itertools
 import math
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -58,14 +58,12 @@ def pooled(claim: str) -> Pooled:
     return claims.pooled(claims.effects(claim).values())
 
 
-def all_claims() -> Iterator[tuple[str, str]]:
-    """(question, claim), in the order of the pages."""
-    return ((question, claim) for question, group in claims.CLAIMS.items() for claim in group)
+ALL_CLAIMS = [(question, claim) for question, group in claims.CLAIMS.items() for claim in group]
 
 
 def claim_rows() -> pd.DataFrame:
     rows = []
-    for question, claim in all_claims():
+    for question, claim in ALL_CLAIMS:
         for name, own in claims.effects(claim).items():
             row = {"question": question, "claim": claim, "problem": name, "tuned": own.text}
             row |= {"matched seeds": own.matched_text, "verdict": own.verdict}
@@ -86,24 +84,21 @@ def span(claim: str) -> str:
     return f"{texts[0]} {ordered[0]} to {texts[1]} {ordered[-1]}"
 
 
-def by_verdict(claim: str) -> list[str]:
-    """The problems with each verdict."""
-    own = claims.effects(claim)
-    named = ([n for n, x in own.items() if x.verdict == verdict] for verdict in claims.VERDICTS)
-    return [", ".join(names) or "-" for names in named]
-
-
 def page_rows() -> list[list[str]]:
     """The table of docs/claims.md."""
     rows = []
-    for question, claim in all_claims():
+    for question, claim in ALL_CLAIMS:
         if not claim.startswith("..."):
             own, row = claims.effects(claim), pooled(claim)
             anchor = question.lower().replace(" ", "-").strip("?")
             text, _, figure = claim.partition(" (")
             link = f"[{text}](../results/claims.md#{anchor}){f' ({figure}' * bool(figure)}"
             effect = next(iter(own.values())).text if len(own) == 1 else row.text(row.equal)
-            rows.append([link, row.verdict, effect, span(claim), *by_verdict(claim)])
+            named = [
+                ", ".join(name for name, x in own.items() if x.verdict == verdict) or "-"
+                for verdict in claims.VERDICTS
+            ]
+            rows.append([link, row.verdict, effect, span(claim), *named])
     return rows
 
 
@@ -273,16 +268,13 @@ def confirmed(pairs: pd.DataFrame) -> dict[str, str]:
 
 def worth_rows() -> pd.DataFrame:
     """The effective share of a repeat."""
-    rows = claims.repeats().to_dict("records")
-    return pd.DataFrame(
-        [
-            {name: row[name] for name in ("problem", "e", "spacing", "study")}
-            | {"ratio": f"{row['ratio']:.2f}", "effective share": f"{row['share']:.2f}"}
-            | {"interval": " to ".join("-" if math.isinf(x) else f"{x:.2f}" for x in ends)}
-            for row in rows
-            for ends in [(row["low"], row["high"])]
-        ]
+    table = claims.repeats()
+    ratio, share, low, high = (
+        table[name].map("{:.2f}".format).replace("inf", "-")
+        for name in ("ratio", "share", "low", "high")
     )
+    own = table[["problem", "e", "spacing", "study"]].assign(ratio=ratio)
+    return own.assign(**{"effective share": share, "interval": low + " to " + high})
 
 
 def law_rows() -> list[list[str]]:

@@ -24,6 +24,7 @@ from scipy import stats
 
 from benchmarks import common
 from runs import cli, records
+from runs.study import INSERTIONS
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 SECONDS = RESULTS / "seconds.csv"
@@ -49,14 +50,19 @@ def entry(workdir: pathlib.Path) -> dict[str, object]:
     if not re.fullmatch(r"\w+", record["commit"] or ""):
         raise cli.InputError(f"{workdir} ran at {record['commit']}; give runs of a commit")
     busy = result["train_seconds"] * (1 - result["input_wait_fraction"])
-    echo = config["echo.policy"] if config["echo.policy"] == "auto" else config["echo.factor"]
-    method = f"{config['echo.insertion']}, e = {echo}".replace("_", " ").replace("e = auto", "auto")
+    auto, copies = config["echo.policy"] == "auto", config.get("echo.copies")
+    method = "auto" if auto else f"e = {config['echo.factor']:g}"
+    method += ", stratified" * (copies == "stratified")
+    if config["echo.insertion"] == "none":
+        method = "none"
+    elif config["echo.insertion"] != "before_augmentation":
+        method = f"{INSERTIONS[config['echo.insertion']]}, {method}"
     settings = {name: x for name, x in config.items() if not name.startswith("seed.")}
     text = json.dumps(settings, sort_keys=True).encode()
     return {
         "problem": f"{record['dataset']['name']} to {config['target.value']:g}",
         "rate": rate,
-        "method": "none" if config["echo.insertion"] == "none" else method,
+        "method": method,
         "R": round(config["batch_size"] / rate / (busy / result["step"]), 2),
         "seed": f"{config['seed.data']}/{config['seed.model']}",
         "seconds": result["seconds_to_target"],

@@ -54,7 +54,7 @@ def test_a_command_appends_a_row_and_another_compares_with_it(run, tmp_path):
     assert none[:5] == [
         *("digits to 0.9, R = 5", "none", f"5.00 [{5 - half:.2f}, {5 + half:.2f}]", "1.00", "1")
     ]
-    assert echo[1] == "before augmentation, e = 2.0"
+    assert echo[1] == "e = 2"
     assert echo[3:] == ["2.48*", "2", "5/5", "abc", "a processor, cpu"]  # faster than it can be
     assert "| 2.48* |" in (tmp_path / "LEADERBOARD.md").read_text(encoding="utf-8")
     table = pd.read_csv(tmp_path / "seconds.csv")
@@ -74,6 +74,19 @@ def test_runs_on_another_machine_or_input_are_other_rows_with_a_baseline_of_thei
             leaderboard.main(runs)
     assert [own[3] for own in leaderboard.rows()[-3:]] == ["1.00", "1.00", "1.25"]
     assert {own[5] for own in leaderboard.rows()[-3:]} == {"5/5"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "method"),
+    [
+        ({"copies": "stratified"}, "e = 2, stratified"),
+        ({"policy": "auto"}, "auto"),
+        ({"insertion": "after_batching"}, "batch echoing, e = 2"),
+        ({"insertion": "none"}, "none"),
+    ],
+)
+def test_a_method_is_named_by_what_it_does(run, fields, method):
+    assert leaderboard.entry(run(1, echo=ECHO | fields))["method"] == method
 
 
 @pytest.mark.parametrize(
