@@ -354,24 +354,13 @@ def convex_verdicts() -> list[list[str]]:
     """The registered claims of Agarwal et al."""
     noise, curvature = convex_ratio("regimes", 4, 64, 16), convex_ratio("further", 256, 4, 1)
     falls, stays = convex_slope(4), convex_slope(256)
-    rows = (
-        (
-            *(
-                "Noise limits small batches: at 4, e = 64 over 16 is at least 0.8",
-                ratio_text(*noise),
-            ),
-            *(noise[0] >= 0.8, noise[1] < 0.8),
-        ),
-        (
-            "Curvature limits large ones: at 256, e = 4 over 1 is at most 0.35",
-            *(ratio_text(*curvature), curvature[1] <= 0.35, curvature[0] > 0.35),
-        ),
-        (
-            "The tuned rate falls like 1/e at 4, not at 256: slopes",
-            f"{falls:+.2f} at 4, {stays:+.2f} at 256",
-            *(falls <= -0.7 and stays >= -0.3, falls > -0.7 and stays < -0.3),
-        ),
-    )
+    claim = "Noise limits small batches: at 4, e = 64 over 16 is at least 0.8"
+    rows = [(claim, ratio_text(*noise), noise[0] >= 0.8, noise[1] < 0.8)]
+    claim = "Curvature limits large ones: at 256, e = 4 over 1 is at most 0.35"
+    rows.append((claim, ratio_text(*curvature), curvature[1] <= 0.35, curvature[0] > 0.35))
+    claim, text = "The tuned rate falls like 1/e at 4, not at 256: slopes", f"{falls:+.2f} at 4"
+    sides = falls <= -0.7 and stays >= -0.3, falls > -0.7 and stays < -0.3
+    rows.append((claim, f"{text}, {stays:+.2f} at 256", *sides))
     return [[*texts, "yes" if yes else "no" if no else "open"] for *texts, yes, no in rows]
 
 

@@ -289,9 +289,8 @@ def seconds_to_target(
                 every = steps * config.batch_size / condition.copies(plan.ratio)
                 fields = {"seed.data": 1000 + run, "seed.model": 1000 + run}
                 fields |= {"evaluate_every_fresh_examples": max(1, round(every)), **limit}
-                workdir = (
-                    (keep or pathlib.Path(scratch)) / condition.label.replace(" ", "") / str(run)
-                )
+                name = condition.label.replace(" ", "")
+                workdir = (keep or pathlib.Path(scratch)) / name / str(run)
                 result = trained(config, fields, workdir)
                 results[condition.label][run // plan.seeds].append(result)
             common.progress(f"run {run + 1} of {searches * plan.seeds}")
