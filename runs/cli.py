@@ -71,7 +71,8 @@ def explained(error: Exception) -> Exception:
             "no space is left on the disk, or your quota or limit of file sizes is reached "
             f"({error}); free some, or raise the limit, and start the same command again to resume"
         )
-    of_device = type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+    out_of_memory = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+    of_device = type(error).__name__ == "JaxRuntimeError" and out_of_memory
     if of_device or isinstance(error, MemoryError):
         return InputError(
             f"{'a device' if of_device else 'this machine'} has no memory left; lower "

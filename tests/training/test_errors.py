@@ -162,6 +162,7 @@ def test_fsdp_splits_the_largest_divisible_axis_the_last_of_ties_and_nothing_sma
     ("error", "whose"),
     [
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nand more"), "a device"),
+        (jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 9 bytes"), "a device"),
         (MemoryError("Unable to allocate 9 TiB"), "this machine"),
         (jax.errors.JaxRuntimeError("INTERNAL: 9"), None),
         (RuntimeError("RESOURCE_EXHAUSTED: 9"), None),
