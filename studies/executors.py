@@ -4,15 +4,15 @@ Executors take units and return outcomes. All of them call `trial.run_unit` on t
 A worker that dies loses no work: the kernel releases its lock, and the unit is submitted again.
 """
 
+import contextlib
 import multiprocessing
 import os
 import pathlib
 import signal
 import threading
 import time
-from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import resource_tracker
+from multiprocessing import connection, resource_tracker
+from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from runs.progress import Progress
@@ -65,67 +65,87 @@ class InProcessExecutor:
 
 
 class PoolExecutor:
-    """Worker processes on this machine, which keep what they have compiled from unit to unit. If
-    one is killed, the pool stops the others, which save themselves, and another takes its place."""
+    """Worker processes on this machine, which keep what they have compiled from unit to unit.
+
+    `concurrent.futures.ProcessPoolExecutor` does not fit: once a worker is killed, it gives up all
+    its work.
+    """
 
     here = False
 
     def __init__(self, study: Study, study_dir: pathlib.Path, progress: Progress, number: int):
         self._arguments, self.workers = (study, study_dir), number
-        self._units: dict[futures.Future[Outcome], Unit] = {}
-        self._pool = self._new_pool()
-
-    def _new_pool(self) -> futures.ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-        return futures.ProcessPoolExecutor(self.workers, context, end_with_parent)
+        self._workers: dict[connection.Connection, BaseProcess] = {}
+        self._busy: dict[connection.Connection, Unit] = {}
 
     def free(self) -> int:
-        return self.workers - len(self._units)
+        return self.workers - len(self._busy)
 
     def submit(self, unit: Unit, label: str) -> None:
-        study, study_dir = self._arguments
-        # Ctrl-C reaches every process of a terminal. Workers inherit that it is blocked, and `stop`
-        # reaches them. Starting the resource tracker would unblock it, so it comes first.
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            future = self._pool.submit(attempt, study, unit, study_dir)
-        except BrokenProcessPool:  # an idle worker was killed
-            self._pool = self._new_pool()
-            future = self._pool.submit(attempt, study, unit, study_dir)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._units[future] = unit
+        idle = [p for p, own in self._workers.items() if p not in self._busy and own.is_alive()]
+        pipe = idle[-1] if idle else self._start_worker()
+        with contextlib.suppress(OSError):  # it has died just now, as `wait` will see
+            pipe.send(unit)
+        self._busy[pipe] = unit
 
     def wait(self, seconds: float) -> Ended:
         ended: Ended = []
-        for future in futures.wait(self._units, seconds, futures.FIRST_COMPLETED).done:
-            unit = self._units.pop(future)
-            broken = isinstance(future.exception(), BrokenProcessPool)
-            ended.append((unit, None if broken else future.result()))
+        for pipe in connection.wait(list(self._busy), seconds) if self._busy else []:
+            assert isinstance(pipe, connection.Connection)
+            unit = self._busy.pop(pipe)
+            try:
+                ended.append((unit, pipe.recv()))
+            except (EOFError, OSError):
+                self._workers.pop(pipe).join()
+                ended.append((unit, None))
         return ended
 
     def stop(self) -> None:
-        for process in multiprocessing.active_children():
-            process.terminate()  # on SIGTERM a run saves itself
+        for pipe in self._busy:
+            self._workers[pipe].terminate()  # on SIGTERM the run saves itself; the worker answers
 
     def close(self) -> None:
         self.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
+        for pipe in self._workers:
+            pipe.close()  # which ends an idle worker
+        for process in self._workers.values():
             process.join(_STOP_SECONDS)
             process.kill()
+        self._workers, self._busy = {}, {}
+
+    def _start_worker(self) -> connection.Connection:
+        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, *self._arguments))
+        # Blocked signals stay blocked in a new process, so Ctrl-C cannot end a worker's imports
+        # with a traceback. Starting the resource tracker would unblock them, so it comes first.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()  # the worker then holds the only copy, and its end closes the pipe
+        self._workers[ours] = process
+        return ours
 
 
-def end_with_parent() -> None:
+def _work(pipe: connection.Connection, study: Study, study_dir: pathlib.Path) -> None:
+    """The main loop of a worker: receives a unit, sends its outcome."""
+    # Ctrl-C reaches every process of a terminal; a worker handles it only while it trains
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see _start_worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send(attempt(study, pipe.recv(), study_dir))
+
+
+def _end_with_parent() -> None:
     """Ends this worker if its parent is killed: at once, or when the run has saved itself."""
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_STOP_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_STOP_SECONDS)
+    os._exit(1)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from data.splits import remarks
-from runs import cli, records, signals, workdirs
+from runs import cli, origins, records, signals, workdirs
 from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tracking import Tools
@@ -141,7 +141,7 @@ class _Launch:
             while self.executor.free() and (taken := queue.take(self.lanes)):
                 unfinished = tuple(t for t in taken if not self._already_finished(queue, t))
                 if unfinished:
-                    shared = self.tools, self.executor.workers
+                    shared = self.tools, self.executor.workers, origins.describe()["commit"]
                     unit = Unit(queue.condition, queue.search, unfinished, *shared)
                     self.executor.submit(unit, f"{self._counts()} {unit.label(*unfinished)}")
 

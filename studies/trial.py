@@ -10,7 +10,7 @@ import pathlib
 from typing import Any
 
 import train
-from runs import cli, records, resuming, trial_records, workdirs
+from runs import cli, origins, records, resuming, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
 from runs.tracking import Tools
@@ -30,6 +30,7 @@ class Unit:
     trials: tuple[int, ...]
     tools: Tools | None = None
     workers: int = 1  # processes that share the machine's cores
+    commit: str | None = None  # of the code with which a worker must train; None = any
 
     def place(self, trial: int) -> records.TrialPath:
         return records.TrialPath(self.condition, self.search, trial)
@@ -118,6 +119,12 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         # It may add fields and networks; of a Ray cluster, one machine may have it alone.
         with contextlib.suppress(cli.InputError):
             cli.load_module(study.config_flag)
+        here = origins.describe()["commit"]
+        if unit.commit and here and here != unit.commit:
+            raise cli.InputError(
+                f"a worker has other code ({here}) than the sweep began with ({unit.commit}); "
+                "restore it, or start the same command again with the new code"
+            )
         progress = Progress(quiet=True)
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))

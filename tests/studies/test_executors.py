@@ -131,11 +131,13 @@ def test_a_trial_that_kills_its_workers_ends_the_launch_and_a_later_one_trains_i
 
 
 KILLED = """
-import multiprocessing, os, signal
-from concurrent import futures
-from studies.executors import end_with_parent
-pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
-pool.submit(os.getpid).result()
+import os, pathlib, signal
+from runs.progress import Progress
+from studies.executors import PoolExecutor
+pool = PoolExecutor(None, pathlib.Path(), Progress(quiet=True), 1)
+pool.submit(None, "")  # fails in the worker, which then waits for the next unit
+(_, outcome), = pool.wait(None)
+assert outcome.error
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
