@@ -5,6 +5,7 @@ that a slow source was asked to read.
 import atexit
 import contextlib
 import os
+import pathlib
 import queue
 import threading
 import time
@@ -18,11 +19,14 @@ EXIT_SECONDS = 2.0
 
 
 def usable_cores() -> int:
-    """The processor cores that this process may run on. They are fewer than the machine's if its
-    affinity is set, as batch systems do."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The processor cores that this process may use. They are fewer than the machine's if its
+    affinity is set, as batch systems do, or with a quota, as containers have."""
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # microseconds per period, or "max" of them
+        quota, period = pathlib.Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, -(-int(quota) // int(period))))
+    return cores
 
 
 def done_within(seconds: float | None, future: Future) -> bool:

@@ -7,6 +7,7 @@ a shared file system.
 import logging
 import os
 import pathlib
+import socket
 import warnings
 from typing import Any
 
@@ -18,6 +19,8 @@ from studies.trial import Unit, attempt
 
 # Waiting tasks tell the cluster's autoscaler what to add; more than this add no information.
 _MAX_TASKS = 1_000
+
+_CONNECT_SECONDS = 10.0
 
 
 class RayExecutor:
@@ -109,6 +112,9 @@ class RayExecutor:
         preallocate = "XLA_PYTHON_CLIENT_PREALLOCATE"  # false in sweeps, whose tasks share a GPU
         variables[preallocate] = os.environ.get(preallocate, "true")
         try:
+            if address not in ("", "auto", "local"):  # Ray itself would try for minutes
+                host, _, port = address.rpartition("//")[2].rpartition(":")
+                socket.create_connection((host or "?", int(port)), _CONNECT_SECONDS).close()
             with warnings.catch_warnings():
                 # Ray forks only to execute other programs, which is safe; JAX cannot know.
                 warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")

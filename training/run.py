@@ -352,7 +352,9 @@ class Run:
         with self.clock.paused():
             self._running.close()
         target, best = self.experiment.target, self.counters.best
-        read = self.experiment.source.bytes_read(self.counters.fresh_examples)
+        reads = self.counters.fresh_examples * self.config.dataset.spaced_epochs
+        # a preempted run has seconds left, and counting the files of a bucket may take longer
+        read = None if status == "preempted" else self.experiment.source.bytes_read(reads)
         used = round(self.clock.cores, 6), read
         position = self._position() | dict(zip(records.USED, used, strict=True))
         result = records.run_result(status, target, position, best, error)
@@ -406,7 +408,7 @@ class Run:
         value = "-" if at.value is None else f"{at.value:.4g}"
         goal = f"{'>=' if target.mode == 'above' else '<='} {target.value:g}"
         parts = [f"{target.metric} {value} ({goal})", f"training loss {self._loss:.3g}"]
-        parts += [f"{duration(self.clock.wall / done * (1 - done))} left"] if done else []
+        parts += [f"{duration(seconds / done * (1 - done))} left"] if done > 0.01 else []
         parts += [f"input wait {self.clock.input_wait_fraction:.0%}"]
         parts += [f"{at.fresh_examples / seconds:,.0f} fresh/s"] if seconds else []
         parts += [f"{at.fresh_examples:,} of {self.config.budget.fresh_examples:,} fresh"]

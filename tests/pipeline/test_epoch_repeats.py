@@ -9,7 +9,9 @@ from data.sources import ArraySource
 from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import Examples, FreshOrder
 from runs import cli
+from runs.progress import Progress
 from tests.helpers.runs import batches_of, mini
+from train import train
 from training.experiment import make_experiment
 
 
@@ -66,6 +68,15 @@ def test_batches_count_what_has_been_read_and_copies_are_augmented_again():
     equal = [np.array_equal(rows[index, 0], rows[index, 1]) for index in seen]
     # Nine shifts are equally likely, so one in nine pairs of copies is equal by chance.
     assert np.mean(equal) == pytest.approx(1 / 9, abs=0.05)
+
+
+def test_the_bytes_of_every_pass_count(tmp_path):
+    once, twice = (
+        train(mini(dataset__spaced_epochs=k), tmp_path / str(k), Progress(quiet=True))
+        for k in (1, 2)
+    )
+    assert once["fresh_examples"] == twice["fresh_examples"]
+    assert twice["bytes_read"] == 2 * once["bytes_read"] > 0
 
 
 def test_it_takes_the_place_of_echoing():
