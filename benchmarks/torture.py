@@ -159,7 +159,9 @@ def _fork(act: Callable[[], Any], output: pathlib.Path) -> int:
     """Calls `act` in a new process group that writes to `output`; returns its process number. The
     process exits with the code that `act` returns."""
     _flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it is handled
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # here too, since the caller may signal the group at once
         return pid
@@ -173,6 +175,7 @@ def _fork(act: Callable[[], Any], output: pathlib.Path) -> int:
         for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), file, file)):
             os.dup2(descriptor, number)
         signals.install(signals.end_at_once)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         code = act() or 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
