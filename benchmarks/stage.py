@@ -390,7 +390,7 @@ def read_by_threads(ratio: float, ready_first: bool) -> Iterator[np.ndarray]:
 def slow_report() -> str:
     rows, buffer = [], 4 * SLOW_ROWS
     for ratio in SLOW_RATIOS:
-        sides = {"in order": read_by_threads(ratio, False)}
+        sides: dict[str, Any] = {"in order": read_by_threads(ratio, False)}
         sides["ready first"] = read_by_threads(ratio, True)
         for e in (2, 4):
             read = read_by_threads(ratio, False)
