@@ -363,7 +363,7 @@ def make_sides(plan: Plan, data: pathlib.Path) -> dict[str, Callable[[], Counts]
     def by_workers(config: ConfigDict, source: Any, workload: Any) -> Counts:
         equal = config.dataset.name, config.dataset.fused_decode, config.augment_on
         if equal not in pools:
-            make = functools.partial(examples_in_worker, config.to_dict())
+            make = functools.partial(examples_in_worker, config.to_dict(), ())
             pools[equal] = Workers(make, cores)
         return batches_of(config, source, workload, pools[equal])
 

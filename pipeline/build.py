@@ -37,7 +37,6 @@ from pipeline.map_datasets import (
 )
 from pipeline.streams import ConcatenatedStreams, FixedPolicy
 from pipeline.workers import Workers
-from runs import cli
 
 # Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
 _AHEAD_BYTES = 2**29
@@ -54,7 +53,6 @@ def chosen_workers(config: ConfigDict, info: DatasetInfo) -> int:
     photographs = info.channels is not None and info.image_shape is None
     long = config.budget.fresh_examples >= MIN_EXAMPLES
     of_threads = any(config.upstream.values()) or config.dataset.damaged == "skip"
-    of_threads |= bool(cli.OWN_FILES)  # whose workloads a worker does not know
     return CORES if photographs and long and not of_threads and CORES >= MIN_CORES else 0
 
 

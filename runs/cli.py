@@ -28,7 +28,7 @@ from runs.records import flat, nested, plain
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
 
-OWN_FILES: dict[str, str] = {}  # configuration files outside of it, with the start of their SHA-256
+OWN_FILES: dict[str, str] = {}  # paths of configuration files outside of it, with their SHA-256s
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, signals.PREEMPTED
 EXIT_CODES = {"reached": OK, "exhausted": OK, "diverged": DIVERGED}
@@ -215,7 +215,7 @@ def _imported(path: pathlib.Path) -> types.ModuleType:
     with errors_of_file(path):
         spec.loader.exec_module(module)
         if not path.is_relative_to(ROOT):  # where Git knows it
-            OWN_FILES[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+            OWN_FILES[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     return module
 
 

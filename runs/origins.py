@@ -38,7 +38,7 @@ def describe() -> dict[str, Any]:
     """Commit (with '+changes' if the checkout differs from it, and the configuration files outside
     of it), package versions, and hardware."""
     known = of_process()
-    own = (f"{name}:{digest}" for name, digest in sorted(OWN_FILES.items()))
+    own = sorted(f"{pathlib.Path(path).name}:{digest}" for path, digest in OWN_FILES.items())
     return known | {"commit": " ".join(filter(None, (known["commit"], *own))) or None}
 
 

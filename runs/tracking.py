@@ -213,8 +213,12 @@ class Recorder:
                 self._extent = self._metrics.sync()
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Writes result.json, the last record; returns its content."""
+        """Writes result.json, the last record; returns its content. A run that has finished no
+        longer has the errors of earlier attempts."""
         if self.active:
+            if result["status"] in records.FINISHED:
+                for path in self._workdir.glob("error*.txt"):
+                    path.unlink()
             result = records.write_result(self._workdir, result, self._extent)
             self._followers.tell("end", result)
         return result

@@ -21,7 +21,7 @@ from pipeline.augment import host_augmentation
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch, Examples, use_this_thread
 from pipeline.streams import FixedPolicy
-from runs import records
+from runs import cli, records
 from training import check, sharding
 from training.step import Program, Task, program
 from training.transfer import Transfer, stream_devices
@@ -98,7 +98,8 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
     if count := build.chosen_workers(config, info):
         from pipeline.workers import Workers
 
-        workers = Workers(functools.partial(examples_in_worker, config.to_dict()), count)
+        given = config.to_dict(), [*cli.OWN_FILES]
+        workers = Workers(functools.partial(examples_in_worker, *given), count)
     stores = config.echo.insertion != "none" and config.echo.placement == "device"
     devices = stream_devices(mesh, held) if stores else None
     enters = config.echo.insertion.startswith("after") and config.augment_on == "device"
@@ -119,9 +120,14 @@ def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experim
     )
 
 
-def examples_in_worker(config: dict[str, Any], key: tuple[int, bool]) -> Examples:
-    """In a worker process: the examples of a stream, augmented or not, as `key` says."""
+def examples_in_worker(
+    config: dict[str, Any], own_files: Iterable[str], key: tuple[int, bool]
+) -> Examples:
+    """In a worker process: the examples of a stream, augmented or not, as `key` says. The user's
+    own configuration files may add workloads."""
     use_this_thread()
+    for path in own_files:
+        cli.load_module(path)
     (stream, augmented), config_ = key, ConfigDict(config)
     source, _, info = open_splits(config_.dataset)
     workload = workloads.make(config_, info)

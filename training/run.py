@@ -314,8 +314,9 @@ class Run:
         self.policy.dispatched(at.step, batch, metrics)
         rate, sent = float(hyper.learning_rate), self.transfer.bytes_sent
         record = {"split": "train", "learning_rate": rate, "bytes_sent": sent}
-        record["repeated"] = float(np.mean(batch.copy > 0))
-        record["unique_fraction"] = len(np.unique(batch.index)) / len(batch.index)
+        if at.step % config.log_every_steps == 0:  # else it is not written
+            record["repeated"] = float(np.mean(batch.copy > 0))
+            record["unique_fraction"] = len(np.unique(batch.index)) / len(batch.index)
         self._pending.append((self._position() | record, metrics))
 
     def _log(self, keep: int = 0) -> None:

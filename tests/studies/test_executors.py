@@ -288,11 +288,11 @@ def test_missing_ray_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_workers_know_what_the_file_of_the_user_adds(tmp_path):
-    """A field, a network, and a workload."""
+    """A field, a network, and a workload; those of the input know them, too."""
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     words = [f"--config={file}", "--study=mine", f"--outdir={tmp_path / 'study'}", "--workers=2"]
-    words += ["--config.model.scale=0.5", "--tracker=none"]
+    words += ["--config.model.scale=0.5", "--config.loader.workers=1", "--tracker=none"]
     assert cli.guarded(sweep.main, words) == cli.OK
     loaded = load.read(tmp_path / "study")
     assert loaded.trials["status"].tolist() == ["exhausted"] * 2
