@@ -44,14 +44,12 @@ class Records:
         read: the records in some rows; raises anything for a damaged one.
         place: the file of a row, and which of its records it is if it has several.
         key: what identifies a row however many others are added to its data set.
-        record_bytes: returns the bytes to read for a record, on average; None if not known.
     """
 
     order: Sequence[int]
     read: Callable[[Sequence[int]], list[dict[str, Any]]]
     place: Callable[[int], str]
     key: Callable[[int], bytes] = lambda row: str(row).encode()
-    record_bytes: Callable[[], float | None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -97,15 +95,6 @@ class FileSource(Source):
             raise RecordError(
                 f"{self.where(indices[0])} cannot be read: {reason(error)}"
             ) from error
-
-    @property
-    def record_bytes(self) -> float | None:
-        try:
-            sizes = [(len(part), part.record_bytes()) for part in self._parts]
-        except Exception:  # of a file system; a run that has ended must not fail by its size
-            return None
-        known = [count * size for count, size in sizes if size is not None]
-        return sum(known) / len(self) if len(known) == len(sizes) else None
 
     def where(self, index: int, /) -> str:
         records, number = self._row(index)

@@ -16,7 +16,6 @@ from data.file_source import Records
 from data.path_data import (
     SPLITS,
     PathData,
-    Settings,
     canonical_split,
     check_classes,
     check_one,
@@ -28,13 +27,12 @@ from data.sources import DatasetInfo, SourceError, fingerprint
 from data.storage import Tree, encoded
 
 _HASHED = 16  # images whose content is a part of the fingerprint
-_SIZED = 10_000  # images whose size is looked up, for the mean
 
 # Of a .gif, the first frame counts.
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif", ".ppm", ".pgm")
 
 
-def open_tree(tree: Tree, settings: Settings) -> PathData:
+def open_tree(tree: Tree, name: str, *_: Any) -> PathData:
     """The images below a directory. Images outside of the folder of a class are ignored.
 
     Raises:
@@ -42,8 +40,8 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             it for classes that `train` lacks.
         RecordError: one of the first images cannot be read.
     """
-    images = {name for name in tree.names if name.lower().endswith(SUFFIXES)}
-    nested = [name.split("/")[:2] for name in images if name.count("/") > 1]
+    images = {file for file in tree.names if file.lower().endswith(SUFFIXES)}
+    nested = [file.split("/")[:2] for file in images if file.count("/") > 1]
     tops = {top for top, _ in nested}
     by_split = "train" in map(canonical_split, tops)
     named = {top for top in tops if split_named(top)}
@@ -58,12 +56,12 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         check_one(tree.root, f"folders for the split {split}", alike)
     of_split: dict[str, dict[str, str]] = {}  # by split, the class of each image
     left_out = []
-    for name in tree.names:
-        *folders, _ = name.split("/")
+    for file in tree.names:
+        folders = file.split("/")[:-1]
         split = canonical_split(folders[0]) if by_split and folders else "train"
         if len(folders) > by_split and split in SPLITS:
-            if name in images:
-                of_split.setdefault(split, {})[name] = folders[by_split]
+            if file in images:
+                of_split.setdefault(split, {})[file] = folders[by_split]
             else:
                 left_out.append(folders[by_split])
     classes = sorted(set(of_split.get("train", {}).values()))
@@ -77,24 +75,22 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(SUFFIXES)}; convert "
             "the images, or move what is no class away"
         )
-    note = (
-        f"{len(left_out)} files in the folders of {settings.name} are no images, and are left out"
-    )
+    note = f"{len(left_out)} files in the folders of {name} are no images, and are left out"
     records = functools.partial(_records, tree, classes, of_split)
     first = records("train").at(range(_HASHED))
     # Not all of the content: the run on a file that was damaged resumes when the file is restored.
-    used = sorted(name for class_of in of_split.values() for name in class_of)
+    used = sorted(file for class_of in of_split.values() for file in class_of)
     properties = image_properties(records("train"))
     contents = [record["image"] for record in first.read(first.order)]
     info = DatasetInfo(
-        name=settings.name,
+        name=name,
         version="folder",
         fingerprint=fingerprint(encoded("\n".join(used)), *contents),
         num_classes=len(classes),
         notes=(note,) * bool(left_out),
         **properties,
     )
-    return PathData(tuple(of_split), records, info)
+    return PathData(tree, tuple(of_split), records, info)
 
 
 def _records(
@@ -112,12 +108,9 @@ def _records(
             for name, image in zip(chosen, tree.read(chosen), strict=True)
         ]
 
-    order = shuffled_order(len(names))
-    sample = [names[row] for row in order[:_SIZED]]
     return Records(
-        order=order,
+        order=shuffled_order(len(names)),
         read=read,
         place=lambda row: tree.path(names[row]),
         key=lambda row: encoded(names[row]),
-        record_bytes=lambda: tree.num_bytes(sample) / len(sample),
     )

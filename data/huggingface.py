@@ -24,7 +24,6 @@ from PIL import Image
 from data.file_source import Records
 from data.path_data import (
     PathData,
-    Settings,
     by_split,
     check_classes,
     check_contents,
@@ -40,7 +39,7 @@ FIELDS = ("image", "label", "objects", "text")
 _OBJECT = ("bbox", "category", "area", "is_crowd", "iscrowd")  # of each object, as COCO names them
 
 
-def open_tree(tree: Tree, settings: Settings) -> PathData:
+def open_tree(tree: Tree, name: str, named: dict[str, str], _: str) -> PathData:
     """A data set that `datasets` has written.
 
     Raises:
@@ -50,12 +49,12 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     """
     files, notes = _files(tree)
     digests = {split: tree.fingerprint(names) for split, names in files.items()}
-    table = functools.cache(lambda split: _table(tree, files[split], digests[split], settings))
+    table = functools.cache(lambda split: _table(tree, files[split], digests[split], named))
     main = table("train" if "train" in files else next(iter(files)))
     hashed = fingerprint(json.dumps(digests).encode())
-    info = DatasetInfo(settings.name, "datasets", hashed, notes=notes)
+    info = DatasetInfo(name, "datasets", hashed, notes=notes)
     if "image" not in main.columns:
-        return PathData(tuple(files), lambda split: table(split).records(), info)
+        return PathData(tree, tuple(files), lambda split: table(split).records(), info)
     labels = set(range(len(main.classes))) or main.labels()
 
     def records(split: str) -> Records:
@@ -67,7 +66,8 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     number, gaps = number_of_classes(labels)
     known = {"has_boxes": "objects" in main.columns, "notes": (*notes, *gaps)}
     known |= image_properties(main.records())
-    return PathData(tuple(files), records, dataclasses.replace(info, num_classes=number, **known))
+    info = dataclasses.replace(info, num_classes=number, **known)
+    return PathData(tree, tuple(files), records, info)
 
 
 def _files(tree: Tree) -> tuple[dict[str, list[str]], tuple[str, ...]]:
@@ -92,14 +92,12 @@ class _Table:
         rows: a datasets.Dataset that gives Arrow's tables.
         columns: the name of the column of each field.
         classes: the names of the classes; none if they have no names.
-        record_bytes: the size of its files, over its rows.
     """
 
     shown: str
     rows: Any
     columns: dict[str, str]
     classes: tuple[str, ...]
-    record_bytes: float
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         records = []
@@ -120,8 +118,7 @@ class _Table:
     def records(self) -> Records:
         number = len(self.rows)
         order = range(number) if "text" in self.columns else shuffled_order(number)
-        place, size = (lambda row: f"{self.shown}, row {row}"), lambda: self.record_bytes
-        return Records(order, self.read, place, record_bytes=size)
+        return Records(order, self.read, lambda row: f"{self.shown}, row {row}")
 
     def labels(self) -> set[int]:
         """The labels that occur; a test split may have none, as null or -1.
@@ -149,7 +146,7 @@ class _Table:
         return {label for label in labels if label not in (None, -1)}
 
 
-def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Table:
+def _table(tree: Tree, names: list[str], digest: str, named: dict[str, str]) -> _Table:
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
@@ -171,7 +168,7 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
             if any(state.get(key) for key in state if "indices" in key):
                 raise ValueError("rows of it were selected; save dataset.flatten_indices()")
         described = [_described(schema) for schema in schemas]
-        columns = _columns(shown, schemas, described, settings)
+        columns = _columns(shown, schemas, described, named)
         chosen = list(columns.values())
         if any((each.get(columns.get("image")) or {}).get("mode") for each in described):
             raise ValueError("it has images with Image(mode=...); convert them before saving")
@@ -188,8 +185,7 @@ def _table(tree: Tree, names: list[str], digest: str, settings: Settings) -> _Ta
                 columns=chosen,
                 features=datasets.Features.from_arrow_schema(common),
             )
-    size = sum(path.stat().st_size for path in paths) / max(1, len(rows))
-    return _Table(shown, rows.with_format("arrow"), columns, classes, size)
+    return _Table(shown, rows.with_format("arrow"), columns, classes)
 
 
 def _described(schema: pa.Schema) -> dict[str | None, Any]:
@@ -199,9 +195,12 @@ def _described(schema: pa.Schema) -> dict[str | None, Any]:
 
 
 def _columns(
-    shown: str, schemas: list[pa.Schema], described: list[dict[str | None, Any]], settings: Settings
+    shown: str,
+    schemas: list[pa.Schema],
+    described: list[dict[str | None, Any]],
+    named: dict[str, str],
 ) -> dict[str, str]:
-    """The column of each field: the one given, of its name, or the only one of its type."""
+    """The column of each field: the one named, of its name, or the only one of its type."""
     names = dict.fromkeys(field.name for field in itertools.chain(*schemas))
     features = {name: feature for each in reversed(described) for name, feature in each.items()}
     columns = {field: field for field in FIELDS if field in names}
@@ -209,16 +208,15 @@ def _columns(
         typed = [name for name in names if features.get(name, {}).get("_type") == kind]
         if len(typed) == 1:
             columns.setdefault(field, typed[0])
-    columns |= settings.columns
-    if "label" in settings.columns and "objects" not in settings.columns:
+    columns |= named
+    if "label" in named and "objects" not in named:
         columns.pop("objects", None)  # else their classes would be counted
     allowed = ({"image", "objects"}, {"image", "label"}, {"text"})
     chosen = next((fields for fields in allowed if fields <= set(columns)), set())
     if not chosen or not set(columns.values()) <= set(names):
         raise SourceError(
-            f"{shown} has the columns {', '.join(names)}, of which {settings.name!r} names no "
-            "image with a label or objects, and no text; name them, as in "
-            f"'hf:{settings.path}?image=NAME&label=NAME' or 'hf:{settings.path}?text=NAME'"
+            f"{shown} has the columns {', '.join(names)}, of which {columns} are no image with a "
+            "label or objects, and no text; name them: hf:PATH?image=NAME&label=NAME or ?text=NAME"
         )
     return {field: name for field, name in columns.items() if field in chosen}
 

@@ -13,7 +13,6 @@ import numpy as np
 from data.file_source import Records
 from data.path_data import (
     PathData,
-    Settings,
     check_classes,
     check_one,
     number_of_classes,
@@ -26,7 +25,7 @@ from data.storage import Tree
 _WORDS = {"image": ("image", "images", "x"), "label": ("label", "labels", "y")}
 
 
-def open_tree(tree: Tree, settings: Settings) -> PathData:
+def open_tree(tree: Tree, name: str, columns: dict[str, str], _: str) -> PathData:
     """The arrays of a file. Those of a split are in memory once it is opened.
 
     Raises:
@@ -34,23 +33,22 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     """
     if not tree.is_file:
         raise SourceError(f"{tree.root} is a directory; give an .npz file in it")
-    (name,) = tree.names
-    shown, path = tree.path(name), tree.local(name)
+    (file,) = tree.names
+    shown, path = tree.path(file), tree.local(file)
     with reading(shown):
         arrays = np.load(path)
-        names = _names(shown, arrays.files, settings.columns)  # an .npy file has no `files`
+        names = _names(shown, arrays.files, columns)  # an .npy file has no `files`
     if "train" not in names:
         raise SourceError(
             f"{shown} has no arrays image and label (or images, x; labels, y; or train_images, "
-            f"y_train), but {', '.join(arrays.files)}; name two, as in config.dataset.name="
-            f"'npz:{settings.path}?image=NAME&label=NAME'"
+            f"y_train), but {', '.join(arrays.files)}; name two: npz:PATH?image=NAME&label=NAME"
         )
     classes = np.unique(_labels(shown, arrays, names["train"]["label"])).tolist()
     records = functools.cache(functools.partial(_records, shown, arrays, names, classes))
     (first,) = records("train").read([0])
     number, notes = number_of_classes(classes)
     info = DatasetInfo(
-        name=settings.name,
+        name=name,
         version="npz",
         fingerprint=tree.fingerprint(tree.names),
         num_classes=number,
@@ -58,7 +56,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         channels=first["image"].shape[-1],
         notes=notes,
     )
-    return PathData(tuple(names), records, info)
+    return PathData(tree, tuple(names), records, info)
 
 
 def _names(shown: str, arrays: Sequence[str], given: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -101,7 +99,6 @@ def _records(
         ],
         place=lambda row: f"{shown}, row {row}",
         key=lambda row: images_NxHxWxC[row].tobytes(),
-        record_bytes=lambda: (images_NxHxWxC.nbytes + labels_N.nbytes) / n,
     )
 
 

@@ -4,8 +4,6 @@ import collections
 import dataclasses
 import io
 import re
-import unicodedata
-import urllib.parse
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -33,45 +31,16 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a configuration says about own data.
-
-    Attributes:
-        name: config.dataset.name, KIND:PATH or KIND:PATH?FIELD=COLUMN&FIELD=COLUMN.
-        text, cache_dir: fields of config.dataset.
-    """
-
-    name: str
-    text: str = ""
-    cache_dir: str = ""
-
-    @classmethod
-    def of(cls, dataset: Any) -> "Settings":
-        return cls(dataset.name, dataset.text, dataset.cache_dir)
-
-    @property
-    def kind(self) -> str:
-        return self.name.partition(":")[0]
-
-    @property
-    def path(self) -> str:
-        return self.name.partition(":")[2].partition("?")[0]
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The column of each field that the name gives."""
-        return dict(urllib.parse.parse_qsl(self.name.partition("?")[2]))
-
-
-@dataclasses.dataclass(frozen=True)
 class PathData:
     """An opened data set.
 
     Attributes:
+        tree: its files.
         splits: the names of its splits.
         open: the records of a split; may raise SourceError.
     """
 
+    tree: Tree
     splits: Sequence[str]
     open: Callable[[str], Records]
     info: DatasetInfo
@@ -173,21 +142,8 @@ def number_of_classes(labels: Collection[int]) -> tuple[int, tuple[str, ...]]:
 def check_classes(shown: str, classes: Collection[Any], found: Collection[Any]) -> None:
     """Raises SourceError if the split `shown` has classes that are not those of `train`."""
     if others := sorted(set(found).difference(classes)):
-        alike = {_spelling(name): name for name in classes}
-        hints = [
-            f", which train calls {alike[_spelling(name)]!r}"
-            for name in others
-            if _spelling(name) in alike
-        ]
-        raise SourceError(
-            f"{shown} has classes that train lacks: {', '.join(map(repr, others[:5]))}"
-            f"{''.join(hints[:1])}; give it the same"
-        )
-
-
-def _spelling(name: Any) -> str:
-    """A class's name without what is easily mistaken: case, blanks, the form of Unicode."""
-    return re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", str(name)).casefold())
+        listed = ", ".join(ascii(name) for name in others[:5])  # accents have several spellings
+        raise SourceError(f"{shown} has classes that train lacks: {listed}; give it the same")
 
 
 def shuffled_order(n: int) -> list[int]:

@@ -15,11 +15,13 @@ of `train` is held out, by a hash of each record, so that none changes sides whe
 import dataclasses
 import functools
 import os
+import urllib.parse
 from types import SimpleNamespace
+from typing import Any
 
 from data import folder, huggingface, npz, storage, text_files
 from data.file_source import FileSource, Records, Slice
-from data.path_data import PathData, Settings
+from data.path_data import PathData
 from data.sources import DatasetInfo, Source, SourceError, in_share
 
 # How each kind of configs.base.OWN_DATA is opened, and the fields whose columns its name may give.
@@ -34,14 +36,14 @@ KEPT, HELD_OUT = "kept", "held_out"
 _HELD_OUT_SHARE = 0.1
 
 
-def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, DatasetInfo]:
-    """The records of a split, and what is known of the data set.
+def open_source(dataset: Any, split: str) -> tuple[Source, DatasetInfo]:
+    """The records of a split of `dataset` (config.dataset), and what is known of the data set.
 
     Raises:
         SourceError: there is no such data set or split, or it cannot be used.
         RecordError: one of the first images cannot be read.
     """
-    data = open_all(data_dir, settings)
+    data = open_all(dataset)
     named = {part.partition("[")[0].strip() for part in split.split("+")}
     records = {name: data.open(name) for name in data.splits if name in named}
     size = {name: len(rows) for name, rows in records.items()}
@@ -56,36 +58,39 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
         return FileSource(split, parts, slices), data.info
     allowed = ", ".join(f"{name} ({len(data.open(name))} records)" for name in data.splits)
     raise SourceError(
-        f"data set {settings.name!r} has no records in split {split!r}; allowed: {allowed}, or a "
+        f"data set {dataset.name!r} has no records in split {split!r}; allowed: {allowed}, or a "
         "share such as train[:90%]"
     )
 
 
-def open_all(data_dir: str, settings: Settings) -> PathData:
-    """All splits of a data set; raises as `open_source`."""
-    tree, stamp, data = opened(data_dir, settings)
-    if tree.stamp() != stamp:  # written since
+def open_all(dataset: Any) -> PathData:
+    """All splits of `dataset` (config.dataset); raises as `open_source`."""
+    where = dataset.name, dataset.data_dir, dataset.cache_dir, dataset.text
+    data, stamp = opened(*where)
+    if data.tree.stamp() != stamp:  # written since
         opened.cache_clear()
-        _, _, data = opened(data_dir, settings)
+        data, _ = opened(*where)
     return data
 
 
 @functools.lru_cache(maxsize=4)  # both splits of a run, and the trials of a search, share it
-def opened(data_dir: str, settings: Settings) -> tuple[storage.Tree, list[int], PathData]:
-    """A data set, its files, and their stamp when it was opened."""
-    open_tree, fields = KINDS[settings.kind]
-    columns, path = settings.columns, settings.path
-    if not path or ("?" in settings.name and not columns) or set(columns) - set(fields):
+def opened(name: str, data_dir: str, cache_dir: str, text: str) -> tuple[PathData, list[int]]:
+    """A data set, and the stamp of its files when it was opened."""
+    kind, _, place = name.partition(":")
+    path, question, query = place.partition("?")
+    open_tree, fields = KINDS[kind]
+    columns = dict(urllib.parse.parse_qsl(query))
+    if not path or (question and not columns) or set(columns) - set(fields):
         raise SourceError(
-            f"config.dataset.name is {settings.name!r}; allowed: {settings.kind}:PATH, or "
-            f"{settings.kind}:PATH?FIELD=COLUMN&... with the fields {', '.join(fields) or '(none)'}"
+            f"config.dataset.name is {name!r}; allowed: {kind}:PATH, or "
+            f"{kind}:PATH?FIELD=COLUMN&... with the fields {', '.join(fields) or '(none)'}"
         )
     if storage.is_url(data_dir) and not storage.is_url(path):
         path = f"{data_dir.rstrip('/')}/{path}"
     elif not storage.is_url(path):
         path = os.path.join(os.path.expanduser(data_dir), os.path.expanduser(path))
-    tree = storage.tree(path, settings.cache_dir)
-    stamp, data = tree.stamp(), open_tree(tree, settings)
+    tree = storage.tree(path, cache_dir)
+    stamp, data = tree.stamp(), open_tree(tree, name, columns, text)
 
     @functools.cache
     def open_split(split: str) -> Records:
@@ -96,4 +101,4 @@ def opened(data_dir: str, settings: Settings) -> tuple[storage.Tree, list[int], 
         return dataclasses.replace(whole, order=rows)
 
     more = () if "validation" in data.splits else (KEPT, HELD_OUT)
-    return tree, stamp, dataclasses.replace(data, splits=(*data.splits, *more), open=open_split)
+    return dataclasses.replace(data, splits=(*data.splits, *more), open=open_split), stamp

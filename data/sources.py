@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from runs import cli
@@ -17,6 +18,8 @@ MAX_CLASSES = 2**20
 
 # A library's error message may quote the whole record.
 _MAX_REASON = 300
+
+_SAMPLE = 256  # records whose size is looked up, for the mean
 
 
 class SourceError(cli.InputError):
@@ -75,15 +78,16 @@ class Source(abc.ABC):
         """Names a record in messages: its number in the split and, if it has one, its file."""
         return f"record {index}"
 
-    @property
-    def record_bytes(self) -> float | None:
-        """Bytes to read for a record, on average; None if that is not known."""
-        return None
-
     def bytes_read(self, fresh_examples: int) -> int | None:
-        """Bytes to read for so many fresh examples; None if that is not known."""
-        size = self.record_bytes
-        return None if size is None else round(fresh_examples * size)
+        """Bytes of the images and arrays of so many fresh examples, estimated from a sample of the
+        records; None if that cannot be read."""
+        places = range(0, len(self), -(-len(self) // _SAMPLE))
+        try:
+            values = jax.tree.leaves(self.__getitems__(places))
+        except Exception:  # a run that has ended must not fail by its size
+            return None
+        size = sum(len(v) if isinstance(v, bytes) else getattr(v, "nbytes", 0) for v in values)
+        return round(fresh_examples * size / len(places))
 
     @property
     def damaged(self) -> set[int]:
@@ -104,11 +108,6 @@ class ArraySource(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         return [{name: column[i] for name, column in self._columns.items()} for i in indices]
-
-    @property
-    def record_bytes(self) -> float:
-        columns = self._columns.values()
-        return sum(sum(map(len, c)) if c.dtype.hasobject else c.nbytes for c in columns) / len(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Opens the splits that a configuration names; a packaged set plugs in at `open_source`."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import ml_collections
 
 from configs.base import is_own_data
 from data import packaged, paths, tfds, tokens
-from data.path_data import Settings
 from data.sources import DatasetInfo, Source, SourceError
 from runs import cli
 
@@ -45,7 +45,7 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
         )
     if train or not is_own_data(dataset.name):
         return train, validation, ()
-    data = paths.open_all(dataset.data_dir, Settings.of(dataset))
+    data = paths.open_all(dataset)
     if paths.HELD_OUT not in data.splits:
         return data.main, validation or "validation", ()
     kept, held_out = (len(data.open(split)) for split in (paths.KEPT, paths.HELD_OUT))
@@ -105,15 +105,14 @@ def open_source(
         SourceError: there is no such data set or split, or one of its files is missing or damaged.
         RecordError: one of the first images of a data set by path cannot be read.
     """
-    if name in packaged.NAMES:
-        return packaged.open_source(name, split)
-    if is_own_data(name):
-        return paths.open_source(split, data_dir, Settings(name, text, cache_dir))
-    return tfds.open_source(name, split, data_dir, cache_dir)
+    fields = {"name": name, "data_dir": data_dir, "cache_dir": cache_dir, "text": text}
+    return open_split(SimpleNamespace(**fields), split)
 
 
 def open_split(dataset: Any, split: str) -> tuple[Source, DatasetInfo]:
     """The raw records of a split of `dataset` (config.dataset); raises what `open_source` does."""
-    return open_source(
-        dataset.name, split, dataset.data_dir, cache_dir=dataset.cache_dir, text=dataset.text
-    )
+    if dataset.name in packaged.NAMES:
+        return packaged.open_source(dataset.name, split)
+    if is_own_data(dataset.name):
+        return paths.open_source(dataset, split)
+    return tfds.open_source(dataset.name, split, dataset.data_dir, dataset.cache_dir)

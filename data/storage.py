@@ -19,7 +19,6 @@ from data.sources import SourceError, fingerprint, reading
 from runs import cli, records
 
 _MAX_STAMPED = 10_000  # a tenth of a second
-_LFS_POINTER = b"version https://git-lfs"
 
 # Directories of operating systems and storage servers, which hold copies and thumbnails of files.
 _OF_SYSTEMS = {"@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information"}
@@ -73,20 +72,8 @@ class Tree:
         if is_url(self.root):
             system, root = fsspec.core.url_to_fs(self.root)
             paths = [f"{root}/{name}" for name in names]
-            contents = system.cat_ranges(paths, None, None, on_error="raise")
-        else:
-            contents = [pathlib.Path(self.root, name).read_bytes() for name in names]
-        for content in contents:
-            _refuse_pointer(content)
-        return contents
-
-    def num_bytes(self, names: Sequence[str]) -> int:
-        """The sum of the sizes of files."""
-        if not is_url(self.root):
-            return sum(os.path.getsize(self.path(name)) for name in names)
-        system, root = fsspec.core.url_to_fs(self.root)
-        found: Any = system.find(root, detail=True)  # one request per thousand, if not remembered
-        return sum(found[f"{root}/{name}"]["size"] for name in names)
+            return system.cat_ranges(paths, None, None, on_error="raise")
+        return [pathlib.Path(self.root, name).read_bytes() for name in names]
 
     def local(self, name: str) -> pathlib.Path:
         """A file on a file system: itself, or its copy in `cache_dir`, which is made once.
@@ -102,7 +89,7 @@ class Tree:
                 options |= {"check_files": True, "expiry_time": None}
                 copies = fsspec.filesystem("filecache", fs=system, **options)
                 copies.open(f"{root}/{name}").close()
-            check_file(path)
+            path.stat()
         return path
 
     def cache(self) -> pathlib.Path:
@@ -191,17 +178,6 @@ def written(paths: Sequence[pathlib.Path]) -> list[Any]:
     """What changes whenever one of some files is written."""
     stats = [path.stat() for path in paths]
     return [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats]
-
-
-def check_file(path: str | os.PathLike) -> None:
-    """Raises OSError or ValueError if a file is not there, or is a pointer of Git LFS."""
-    with open(path, "rb") as file:
-        _refuse_pointer(file.read(len(_LFS_POINTER)))
-
-
-def _refuse_pointer(content: bytes) -> None:
-    if content.startswith(_LFS_POINTER):
-        raise ValueError("it is a pointer of Git LFS; fetch the file itself with git lfs pull")
 
 
 def cached(

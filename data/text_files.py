@@ -2,11 +2,9 @@
 
     PATH.txt, PATH/*.txt       config.dataset.text=sentences: a record per line that is not blank;
                                documents: a record per file
-    PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`; also .ndjson, or
-                               one .json file
+    PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`; also .ndjson
 
 A directory's files belong to the splits that their folders or names say: test/a.txt, train.txt.
-A single file of another suffix is text, too, unless it is a table or binary.
 """
 
 import array
@@ -17,88 +15,87 @@ import pathlib
 from collections.abc import Sequence
 
 from data.file_source import Records, locate
-from data.path_data import PathData, Settings, by_split, check_contents
+from data.path_data import PathData, by_split, check_contents
 from data.sources import DatasetInfo, SourceError
 from data.storage import Tree, encoded, written
 
 _JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".txt", *_JSON_LINES)
-_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-_TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".arrow", ".feather")
 
 
-def open_tree(tree: Tree, settings: Settings) -> PathData:
+def open_tree(tree: Tree, name: str, columns: dict[str, str], text: str) -> PathData:
     """The text in a file or below a directory.
 
     Raises:
         SourceError: there is no text.
     """
-    names = [n for n in tree.names if tree.is_file or n.lower().endswith(SUFFIXES)]
-    packed = [name for name in tree.names if name.lower().endswith(_PACKED)]
-    if packed or not names or names[0].lower().endswith(_TABLES):
+    names = [file for file in tree.names if file.lower().endswith(SUFFIXES)]
+    others = sorted(set(tree.names).difference(names))
+    if not names:
         raise SourceError(
-            f"{tree.path((packed or tree.names)[0])} is no text ({', '.join(SUFFIXES)}); unpack "
-            "what is compressed, and write tables as JSON Lines, as by "
-            "pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True)"
+            f"{tree.path(others[0])} is no {', '.join(SUFFIXES)}; unpack what is compressed, write "
+            "tables as JSON Lines (docs/your_data.md), and rename plain text to .txt"
         )
     files_of, notes = by_split(tree.root, names)
-    if others := sorted(set(tree.names).difference(names)):
-        suffixes = ", ".join(SUFFIXES)
-        notes += (f"{len(others)} files, such as {others[0]}, are no {suffixes}, and left out",)
-    info = DatasetInfo(settings.name, "text", tree.fingerprint(names), notes=notes)
-    records = lambda split: _records(tree, files_of[split], settings)  # noqa: E731
-    return PathData(tuple(files_of), records, info)
+    if others:
+        listed = ", ".join(SUFFIXES)
+        notes += (f"{len(others)} files, such as {others[0]}, are no {listed}, and left out",)
+    info = DatasetInfo(name, "text", tree.fingerprint(names), notes=notes)
+    column, documents = columns.get("text", "text"), text == "documents"
+    records = lambda split: _records(tree, files_of[split], column, documents)  # noqa: E731
+    return PathData(tree, tuple(files_of), records, info)
 
 
-def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
+def _records(tree: Tree, names: list[str], column: str, documents: bool) -> Records:
     """Records {'text': bytes}, one per line that is not blank; of a file of plain text that is a
     document, the whole."""
-    paths = [tree.local(name) for name in names]
-    is_json = [path.suffix.lower() in (*_JSON_LINES, ".json") for path in paths]
-    whole = [settings.text == "documents" and not json_lines for json_lines in is_json]
-    stamps = [written([path]) for path in paths]
-    starts = [
-        [0] if document else _line_starts(path, tree.path(name))
-        for document, path, name in zip(whole, paths, names, strict=True)
-    ]
-    if settings.text != "documents":
-        check_contents(tree, [name for name, lines in zip(names, starts, strict=True) if lines])
-    ends = list(itertools.accumulate(map(len, starts)))
+    files = [_File(tree, name, documents) for name in names]
+    if not documents:
+        check_contents(tree, [file.name for file in files if file.starts])
+    ends = list(itertools.accumulate(len(file.starts) for file in files))
 
-    def found(row: int) -> tuple[int, int]:
+    def of(row: int) -> tuple[_File, int]:
         """The file of a record, and the byte where it starts."""
         file, number = locate(ends, row)
-        return file, starts[file][number]
-
-    def content(row: int) -> bytes:
-        file, start = found(row)
-        if written([paths[file]]) != stamps[file]:
-            raise ValueError("its file has been written since the run started")
-        with paths[file].open("rb") as opened:
-            opened.seek(start)
-            if not whole[file]:
-                return opened.readline().rstrip(b"\r\n")
-            text = opened.read().removeprefix(codecs.BOM_UTF8)
-        _decoded(text)
-        return text
+        return files[file], files[file].starts[number]
 
     def text(row: int) -> bytes:
-        line, column = content(row), settings.columns.get("text", "text")
-        return _field(line, column) if is_json[found(row)[0]] else line
+        file, start = of(row)
+        content = file.content(start)
+        return _field(content, column) if file.is_json else content
 
     def place(row: int) -> str:
-        file, start = found(row)
-        if whole[file]:
-            return tree.path(names[file])
-        with paths[file].open("rb") as lines:
-            before = lines.read(start).count(b"\n")
-        return f"{tree.path(names[file])}, line {before + 1}"
+        file, start = of(row)
+        line = file.path.read_bytes()[:start].count(b"\n") + 1
+        return tree.path(file.name) + ("" if file.whole else f", line {line}")
 
     def key(row: int) -> bytes:
-        file, _ = found(row)
-        return encoded(names[file]) if whole[file] else content(row)
+        file, start = of(row)
+        return encoded(file.name) if file.whole else file.content(start)
 
     return Records(range(ends[-1]), lambda rows: [{"text": text(row)} for row in rows], place, key)
+
+
+class _File:
+    """A file, and where its records start: a document is one."""
+
+    def __init__(self, tree: Tree, name: str, documents: bool):
+        self.name, self.path = name, tree.local(name)
+        self.is_json = name.lower().endswith(_JSON_LINES)
+        self.whole = documents and not self.is_json
+        self._stamp = written([self.path])
+        self.starts = [0] if self.whole else _line_starts(self.path, tree.path(name))
+
+    def content(self, start: int) -> bytes:
+        if written([self.path]) != self._stamp:
+            raise ValueError("it has been written since the run started")
+        with self.path.open("rb") as file:
+            file.seek(start)
+            if not self.whole:
+                return file.readline().rstrip(b"\r\n")
+            text = file.read().removeprefix(codecs.BOM_UTF8)
+        _decoded(text)
+        return text
 
 
 def _line_starts(path: pathlib.Path, shown: str) -> Sequence[int]:
@@ -121,15 +118,15 @@ def _line_starts(path: pathlib.Path, shown: str) -> Sequence[int]:
 
 def _decoded(text: bytes) -> str:
     """Decodes text; raises ValueError unless it is UTF-8."""
+    if text.startswith(b"version https://git-lfs"):
+        raise ValueError("it is a pointer of Git LFS; fetch the file itself with git lfs pull")
     try:
-        if b"\0" not in text:  # which UTF-16 and binary files have
-            return text.decode()
-    except UnicodeDecodeError:
-        pass
-    raise ValueError(
-        "it is not UTF-8; convert it from the encoding that it has, such as WINDOWS-1252 or "
-        "UTF-16, by iconv -f ENCODING -t UTF-8 FILE > NEW"
-    )
+        return text.replace(b"\0", b"\xff").decode()  # UTF-16 and binary files have zeros
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            "it is not UTF-8; convert it from the encoding that it has, such as WINDOWS-1252 or "
+            "UTF-16, by iconv -f ENCODING -t UTF-8 FILE > NEW"
+        ) from error
 
 
 def _field(line: bytes, column: str) -> bytes:

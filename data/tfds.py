@@ -34,7 +34,7 @@ def open_source(
         for file in files:
             if bucket:
                 bucket.local(os.path.relpath(file.filename, directory))
-            storage.check_file(file.filename)
+            os.stat(file.filename)
         source = _source(prepared, split, files)
     except Exception as error:  # TFDS raises many types
         raise SourceError(

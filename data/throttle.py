@@ -179,13 +179,10 @@ class SlowSource(Source):
             self._cached.update(index for index in far if index < self._cacheable)
         return records
 
-    @property
-    def record_bytes(self) -> float | None:
-        return self._source.record_bytes
-
     def bytes_read(self, fresh_examples: int) -> int | None:
         again = max(0, fresh_examples - len(self))  # after the first epoch
-        return super().bytes_read(fresh_examples - round(again * self._cacheable / len(self)))
+        far = fresh_examples - round(again * self._cacheable / len(self))
+        return self._source.bytes_read(far)
 
 
 def limits(config: ml_collections.ConfigDict) -> Limits:

@@ -27,7 +27,6 @@ import sentencepiece
 
 from configs.base import is_own_data
 from data import paths, python_text, tfds, vocabulary
-from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.storage import cached, is_url, written
 from data.vocabulary import BEGIN, END, Vocabulary
@@ -88,6 +87,9 @@ class Tokens(Source):
 
     def __len__(self) -> int:
         return len(self._texts) if self._starts is None else int(self._starts[-1])
+
+    def bytes_read(self, fresh_examples: int) -> None:
+        """Not known: a window is a part of the text that is read for it."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         texts_n = indices_n = np.asarray(indices, np.int64)
@@ -197,7 +199,7 @@ def _cache(dataset: Any) -> tuple[pathlib.Path | None, list[Any]]:
     if dataset.name in python_text.NAMES:
         return given, []
     if is_own_data(dataset.name):
-        return paths.opened(dataset.data_dir, Settings.of(dataset))[0].cache(), []
+        return paths.open_all(dataset).tree.cache(), []
     if is_url(dataset.data_dir):
         return given, []  # copies
     directory = pathlib.Path(tfds.builder(dataset.name, dataset.data_dir).data_path)

@@ -81,12 +81,10 @@ def test_each_kind_gives_every_image_with_its_label_and_what_a_model_must_know(
     assert shuffled == [content([train_split[number]])[0] for number in order]
     with pytest.raises(IndexError):
         train_split[60]
-    size = {
-        "folder": sum(len(record["image"]) for record in everything),
-        "npz": 60 * (8 * 8 + np.dtype(int).itemsize),
-        "hf": sum(path.stat().st_size for path in tmp_path.glob("pictures/train*")),
-    }[kind]
-    assert train_split.bytes_read(120) == 2 * size
+    assert train_split.bytes_read(120) == 2 * sum(
+        image.nbytes if kind == "npz" else len(image)
+        for image in (record["image"] for record in everything)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,7 +216,7 @@ def files_at(root, *places):
 )
 def test_classes_and_splits_are_those_of_the_folders(places, classes, expected, tmp_path):
     files_at(tmp_path, *places.split())
-    opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
+    opened = paths.open_all(dataset_of("", f"folder:{tmp_path}"))
     assert opened.info.num_classes == len(classes.split())
     found = {
         split: {r["file_name"]: r["label"] for r in opened.open(split).read(range(len(places)))}
@@ -338,7 +336,7 @@ def test_each_line_is_a_sentence_and_each_file_a_document(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["sentences", "documents"])
-@pytest.mark.parametrize("name", ["a.NDJSON", "a.json"])
+@pytest.mark.parametrize("name", ["a.NDJSON", "a.jsonl"])
 def test_json_lines_hold_a_text_each(name, text, tmp_path):
     lines = [json.dumps({"text": line, "content": line[::-1]}) for line in LINES]
     (tmp_path / name).write_text("\n".join(lines))
@@ -346,15 +344,14 @@ def test_json_lines_hold_a_text_each(name, text, tmp_path):
     assert [r["text"].decode() for r in source] == LINES
     other, _ = splits.open_source(f"files:{tmp_path}/{name}?text=content", "train", text=text)
     assert [r["text"].decode() for r in other] == [line[::-1] for line in LINES]
-    if not name.endswith(".json"):  # in a directory, that describes data
-        (tmp_path / "dataset_info.json").write_text("{}")
-        assert len(splits.open_source(f"files:{tmp_path}", "train", text=text)[0]) == 4
+    (tmp_path / "dataset_info.json").write_text("{}")  # which describes data
+    assert len(splits.open_source(f"files:{tmp_path}", "train", text=text)[0]) == 4
 
 
 def test_blank_lines_of_any_white_space_are_left_out(tmp_path):
     content = "\ufeffa \n\n \t\r\n\u3000\u00a0\n b\r\n\u00e9"
-    (tmp_path / "a").write_text(content, newline="")  # any suffix, if the file is given by its name
-    source, _ = splits.open_source(f"files:{tmp_path}/a", "train")
+    (tmp_path / "a.txt").write_text(content, newline="")
+    source, _ = splits.open_source(f"files:{tmp_path}/a.txt", "train")
     assert [r["text"].decode() for r in source] == ["a ", " b", "\u00e9"]
     assert [source.where(n).split()[-1] for n in range(3)] == ["1)", "5)", "6)"]
 

@@ -24,9 +24,8 @@ class LateSource(sources.Source):
         self._source, self._left, self._arrived = source, examples, arrived
         self._lock = threading.Lock()
 
-    @property
-    def record_bytes(self):
-        return self._source.record_bytes
+    def bytes_read(self, fresh_examples):
+        return self._source.bytes_read(fresh_examples)
 
     def __len__(self):
         return len(self._source)
