@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 from echo.threads import usable_cores
@@ -29,7 +28,6 @@ from runs import cli
 
 Plan = TypeVar("Plan")  # a frozen dataclass that holds how much a benchmark measures
 Value = TypeVar("Value")
-_DPI = 150  # of figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +44,8 @@ class Spread:
     def low(self) -> float:
         return min(self.values)
 
-    @property
-    def high(self) -> float:
-        return max(self.values)
-
     def __format__(self, spec: str) -> str:
-        return f"{self.median:{spec}} ({self.low:{spec}} to {self.high:{spec}})"
+        return f"{self.median:{spec}} ({self.low:{spec}} to {max(self.values):{spec}})"
 
 
 Spreads = dict[str, Spread]  # by side
@@ -84,16 +78,10 @@ def interleaved(
     return {name: Spread(tuple(measured)) for name, measured in values.items()}
 
 
-def rate(
-    iterator: Iterator[Any],
-    items_per_output: int,
-    seconds: float,
-    clock: Callable[[], float] | None = None,
-) -> float:
-    """Items per second of `clock` (None: wall time) from `iterator`, over at least `seconds`."""
-    clock = clock or time.perf_counter
-    count, start = 0, clock()
-    while (elapsed := clock() - start) < seconds:
+def rate(iterator: Iterator[Any], items_per_output: int, seconds: float) -> float:
+    """Items per second from `iterator`, over at least `seconds`."""
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
         for _ in range(4):  # amortizes reading the clock
             next(iterator)
         count += 4
@@ -130,12 +118,7 @@ def arguments(
         plan_flags: help texts of the numeric fields of the plan that have a flag.
     """
     parser = bare_parser(name, doc)
-    parser.add_argument(
-        "--out",
-        type=page,
-        metavar="FILE",
-        help="also write the report to FILE",
-    )
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="also write the report")
     if quick is not None:
         parser.add_argument("--quick", action="store_true", help="a short smoke run")
     for field, text in plan_flags.items():
@@ -155,31 +138,18 @@ def plan(options: argparse.Namespace, full: Plan, quick: Plan) -> Plan:
     return dataclasses.replace(chosen, **given)
 
 
-def number(low: float, high: float = math.inf) -> Callable[[str], float]:
-    """Parses a number in [low, high), a whole one if `low` is an int; an argparse type."""
+def number(low: float) -> Callable[[str], float]:
+    """Parses a number of at least `low`, a whole one if that is an int; an argparse type."""
     kind = type(low)
 
     def parse(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if low <= (value := kind(text)) < high:
+            if low <= (value := kind(text)) < math.inf:
                 return value
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}; allowed: {'whole ' * (kind is int)}numbers in [{low:g}, {high:g})"
-        )
+        allowed = f"{'whole ' * (kind is int)}numbers from {low:g} on"
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {allowed}")
 
     return parse
-
-
-def page(text: str) -> pathlib.Path:
-    """Parses a file that can be written, so that hours of measuring are not lost; an argparse
-    type."""
-    path = pathlib.Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"got {text!r}, a directory; allowed: files")
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise argparse.ArgumentTypeError(f"got {text!r}, but {above} is a file; allowed: files")
-    return path
 
 
 def one_of(allowed: Collection[str]) -> Callable[[str], str]:
@@ -260,10 +230,3 @@ def with_tables(page: pathlib.Path, tables: Mapping[str, tuple[Sequence, Sequenc
             raise SystemExit(f"{page} has no table between <!-- {name} --> and <!-- end -->")
         text = f"{before}{marker}\n{markdown_table(header, rows)}\n\n{end}{after}"
     return text
-
-
-def save_figure(figure: Figure, path: pathlib.Path) -> None:
-    """Saves a figure as a PNG file."""
-    from analysis.figures import style  # which imports pandas
-
-    path.write_bytes(style.rendered(figure, dpi=_DPI))

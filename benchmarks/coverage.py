@@ -1,7 +1,7 @@
 """Measures by simulation how often the intervals in reports cover the truth.
 
-    python -m benchmarks.coverage --out=results/coverage.md      writes the page's tables; minutes
-    python -m benchmarks.coverage --studies=50                   prints them; seconds
+    python -m benchmarks.coverage --out=results/coverage.md      writes the page's table; minutes
+    python -m benchmarks.coverage --studies=50                   prints it; seconds
 
 The protocol is the real one: the quasi-random points of studies/search.py, N trials that do not
 diverge out of at most 2N, the first evaluation at the target or past it, a budget that censors, and
@@ -14,12 +14,11 @@ other condition costs `ratio` times as much, which is the truth that intervals a
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from scipy import stats
 
 from analysis import bounds, uncertainty
 from benchmarks import common
@@ -31,7 +30,6 @@ BASE, CADENCE = 5000.0, 400.0  # fresh examples: cost of the best trial, and eva
 GRID_CADENCE = 125.0  # the resolution of the studies in results/grid: 2.5% of the cost
 BEST_RATE, DIVERGES = 0.4, 1.0  # log10 of the effective learning rate
 CURVATURE = 0.25  # of the log cost, per squared decade from the best rate
-RATIOS = (0.5, 0.55, 0.6, 0.7, 0.8, 0.85, 0.9, 1.0, 1.05)
 LARGE = 20_000  # searches per condition from which the truth is computed
 STUDIES, POOL = 2000, 200  # in each setting, and searches that theirs are drawn from
 
@@ -74,8 +72,8 @@ class Setting:
         """Fresh examples between evaluations: [2 (baseline, condition), 1, 1]."""
         return np.array([self.cadence, self.cadence / self.divisor]).reshape(2, 1, 1)
 
-    def text(self, *, ratio: bool = True) -> str:
-        parts = [f"ratio {self.ratio:g}"] * ratio + [f"noise {self.noise:g}"]
+    def text(self) -> str:
+        parts = [f"ratio {self.ratio:g}", f"noise {self.noise:g}"]
         parts += [f"{self.censored:.0%} censored"] if self.censored else []
         parts += [f"between searches {self.between:g}"] if self.between else []
         parts += [f"ratio differs by search {self.apart:g}"] if self.apart else []
@@ -251,7 +249,7 @@ Simulation = Callable[[np.random.Generator, Setting, int, int], Row]
 
 
 def all_simulations() -> list[tuple[Simulation, Setting]]:
-    """The simulations of the page's first table."""
+    """The simulations of the page's table."""
     searches = [
         {"noise": noise, "censored": share} for noise in (0.05, 0.2, 0.4) for share in (0, 0.2, 0.5)
     ]
@@ -293,21 +291,6 @@ def all_simulations() -> list[tuple[Simulation, Setting]]:
     ]
 
 
-def settings_by_ratio() -> list[Setting]:
-    """The settings of the tables by ratio: both resolutions and both kinds of cadence.
-
-    Signs of matched seeds depend on how the evaluations of the two sides interleave, hence on the
-    ratio, and most where noise does not blur it.
-    """
-    conditions = itertools.product(
-        (CADENCE, GRID_CADENCE), (1.0, 2.0), (0.0, 0.5), (0.05, 0.1, 0.2), RATIOS
-    )
-    return [
-        Setting(ratio, noise, searches=4, censored=share, by_trial=True, cadence=every, divisor=by)
-        for every, by, share, noise, ratio in conditions
-    ]
-
-
 def simulated(
     chosen: Iterable[tuple[Simulation, Setting]], studies: int, pool: int = POOL
 ) -> list[Row]:
@@ -318,26 +301,16 @@ def simulated(
     ]
 
 
-def table_by_ratio(cells: Mapping[Setting, str]) -> tuple[list[str], list[list[str]]]:
-    """A row per setting, and a column per ratio."""
-    ratios = sorted({setting.ratio for setting in cells})
-    rows: dict[str, list[str]] = {}
-    for setting, cell in sorted(cells.items(), key=lambda item: item[0].ratio):
-        rows.setdefault(setting.text(ratio=False), []).append(cell)
-    header = ["true ratio", *(f"{ratio:g}" for ratio in ratios)]
-    return header, [[where, *row] for where, row in rows.items()]
-
-
 def _number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else format(value, form)
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.bare_parser(__spec__.name, __doc__)
-    parser.add_argument("--out", type=common.page, metavar="FILE", help="the page")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="the page")
     parser.add_argument("--studies", type=common.number(1), default=STUDIES, metavar="N")
     options = parser.parse_args(argv)
-    chosen, settings = all_simulations(), settings_by_ratio()
+    chosen = all_simulations()
     rows = [
         [
             own.interval + " *" * (not own.claimed),
@@ -346,23 +319,11 @@ def main(argv: list[str] | None = None) -> None:
         ]
         for own, (_, setting) in zip(simulated(chosen, options.studies), chosen, strict=True)
     ]
-    matched = simulated([(by_trial, setting) for setting in settings], options.studies)
-    covered = [_number(100 * own.covered, ".1f") for own in matched]
-    tuned = {
-        setting: tuned_ratios(np.random.default_rng(0), setting, POOL)
-        for setting in settings
-        if not setting.censored and setting.noise != 0.1
-    }
-    means = {own: f"{stats.gmean(x):.3f} ({np.median(x):.3f})" for own, x in tuned.items()}
     header = ["interval", "where", "nominal", "covers", "both ends known", "median high / low"]
-    tables = {
-        "intervals": (header, rows),
-        "matched": table_by_ratio(dict(zip(settings, covered, strict=True))),
-        "tuned": table_by_ratio(means),
-    }
-    print("\n\n".join(common.markdown_table(*table) for table in tables.values()))
+    print(common.markdown_table(header, rows))
     if options.out:
-        options.out.write_text(common.with_tables(options.out, tables), encoding="utf-8")
+        text = common.with_tables(options.out, {"intervals": (header, rows)})
+        options.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -277,14 +277,6 @@ def worth_rows() -> pd.DataFrame:
     return own.assign(**{"effective share": share, "interval": low + " to " + high})
 
 
-def law_rows() -> list[list[str]]:
-    """The error of the law on problems that it was not fitted to."""
-    table = claims.repeats()
-    errors = np.expm1(np.abs(np.log(table["predicted"] / table["ratio"])))
-    sides = {"all": errors, "e of at least 4": errors[table["e"] >= 4]}
-    return [[name, str(len(own)), f"{own.median():.0%}"] for name, own in sides.items()]
-
-
 # --- curves averaged over seeds, and the convex problem
 
 
@@ -388,7 +380,6 @@ def files() -> dict[str, str]:
         | {
             "targets": (["problem", "target", *(f"e = {e}" for e in FACTORS)], target_rows()),
             "runs": (["problem", "reached"], reached_rows()),
-            "law": (["rows", "number", "median error"], law_rows()),
         },
         "results/convex.md": {
             "verdicts": (["registered claim", "measured", "verdict"], convex_verdicts()),
@@ -422,7 +413,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         for name, text in files().items():
             (options.out / name).write_text(text, encoding="utf-8")
-        common.save_figure(draw_factors(), options.out / "results/factor_ratios.png")
+        picture = style.rendered(draw_factors(), dpi=150)
+        (options.out / "results/factor_ratios.png").write_bytes(picture)
     return 0
 
 

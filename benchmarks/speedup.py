@@ -68,7 +68,7 @@ QUICK = Plan(seeds=1, steps=20, batch_size=64, budget=2_400, target=0.5, depth=0
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """A row of the table: its label, and the configuration of each search."""
+    """A row of the table: its label, and the configuration of each search, or of each seed."""
 
     label: str
     configs: tuple[ConfigDict, ...]
@@ -116,7 +116,7 @@ def configuration(plan: Plan, problem: str) -> ConfigDict:
 
 
 def conditions(
-    config: ConfigDict, where: str, factors: Sequence[int], placements: Sequence[str], auto: bool
+    config: ConfigDict, where: str, factors: Sequence[int], placements: Sequence[str]
 ) -> list[Condition]:
     """The rows of the table; the first one is what the others are compared with."""
     batch, rows = config.batch_size, {"no echoing": catalog.echo("none", 1.0, 0)}
@@ -136,8 +136,7 @@ def conditions(
                 fields = catalog.echo("before_augmentation", float(factor), 4 * batch)
                 fields |= {"echo.placement": placement, "augment_on": placement}
                 rows[f"e = {factor}{', device' * on_device}"] = fields
-        if auto:
-            rows["auto"] = catalog.auto(16, 8 * batch)
+        rows["auto"] = catalog.auto(16, 8 * batch)
     return [Condition(label, (common.overridden(config, own),)) for label, own in rows.items()]
 
 
@@ -150,16 +149,12 @@ def tuned(directory: pathlib.Path) -> list[Condition]:
     for label, own in trials.groupby("label", sort=False):
         configs = []
         for _, search in own.groupby("search"):
-            reached = search[search["status"] == "reached"]
-            if len(reached):
-                best = reached["fresh_examples_to_target"].astype(float).idxmin()
-            else:
-                best = search["best_value"].idxmax()
+            fresh = search["fresh_examples_to_target"].astype(float)
+            best = fresh.idxmin() if fresh.notna().any() else search["best_value"].idxmax()
             record = records.read_json(pathlib.Path(search.loc[best, "path"]) / records.CONFIG)
-            config = ConfigDict((record or {})["config"])
-            config.upstream.examples_per_second = 0.0
-            config.upstream.augmented_examples_per_second = 0.0
-            configs.append(config)
+            configs.append(ConfigDict((record or {})["config"]))
+            for name in ("examples_per_second", "augmented_examples_per_second"):
+                configs[-1].upstream[name] = 0.0
         found.append(Condition(str(label), tuple(configs)))
     return sorted(found, key=lambda condition: condition.echoes)
 
@@ -234,9 +229,8 @@ def pace(rows: Sequence[Mapping[str, Any]]) -> Steady:
 
 def step_seconds(chosen: Sequence[Condition], plan: Plan) -> float:
     """Seconds per step without waiting for input; the median of three runs."""
-    return float(
-        np.median([1 / steady(_largest(chosen), 1, plan.steps, {}).steps for _ in range(3)])
-    )
+    rounds = (steady(_largest(chosen), 1, plan.steps, {}) for _ in range(3))
+    return float(np.median([1 / own.steps for own in rounds]))
 
 
 def _largest(chosen: Sequence[Condition]) -> Condition:
@@ -251,16 +245,10 @@ def paces(
     rounds, order = [], random.Random(0)
     for seed in range(plan.seeds):
         free = steady(_largest(chosen), 1, plan.steps, {}, seed)
-        limit = limited(1 / free.steps)
-        rounds.append(
-            (
-                free,
-                {
-                    condition.label: steady(condition, plan.ratio, plan.steps, limit, seed)
-                    for condition in order.sample(list(chosen), len(chosen))
-                },
-            )
-        )
+        limit, own = limited(1 / free.steps), {}
+        for condition in order.sample(list(chosen), len(chosen)):
+            own[condition.label] = steady(condition, plan.ratio, plan.steps, limit, seed)
+        rounds.append((free, own))
         common.progress(f"round {seed + 1} of {plan.seeds}")
     return rounds
 
@@ -317,31 +305,23 @@ def speedup(base: Ends, own: Ends) -> bounds.Summary:
 
 def target_table(chosen: Sequence[Condition], results: Results, plan: Plan, where: str) -> str:
     number, rows = "{:.2f}".format, []
-    several = len(chosen[0].configs) > 1
-
-    def bounded(field: str, spent: str, runs: Sequence) -> Ends:
-        low, high = ends(runs, field, spent)
-        return (low, high) if several else (low.reshape(-1, 1), high.reshape(-1, 1))
-
-    base = bounded("seconds_to_target", "train_seconds", results[chosen[0].label])
+    base = ends(results[chosen[0].label], "seconds_to_target", "train_seconds")
     for condition in chosen:
-        runs = results[condition.label]
-        flat = [result for seeds in runs for result in seeds]
-        own = bounded("seconds_to_target", "train_seconds", runs)
-        fresh = bounded("fresh_examples_to_target", "fresh_examples", runs)
+        runs = [result for seeds in results[condition.label] for result in seeds]
+        own = ends(results[condition.label], "seconds_to_target", "train_seconds")
+        fresh = ends(results[condition.label], "fresh_examples_to_target", "fresh_examples")
         ratio = speedup(base, own)
+        medians = [float(np.median(end)) for end in (*own, *fresh)]
         middle = bounds.text(ratio.low, ratio.high, number)
         rows.append(
             [
                 condition.label,
-                bounds.text(float(np.median(own[0])), float(np.median(own[1])), number),
+                bounds.text(medians[0], medians[1], number),
                 f"{middle} [{bounds.range_text(ratio, number)}]",
                 f"{condition.bound(where, plan.ratio):.3g}",
-                bounds.text(
-                    float(np.median(fresh[0])), float(np.median(fresh[1])), "{:,.0f}".format
-                ),
-                f"{np.median([r['step'] / r['train_seconds'] for r in flat]):.1f}",
-                f"{sum(r['status'] == 'reached' for r in flat)}/{len(flat)}",
+                bounds.text(medians[2], medians[3], "{:,.0f}".format),
+                f"{np.median([r['step'] / r['train_seconds'] for r in runs]):.1f}",
+                f"{sum(r['status'] == 'reached' for r in runs)}/{len(runs)}",
             ]
         )
     header = ["", "seconds", f"speedup over {chosen[0].label}", "bound", "fresh examples"]
@@ -392,7 +372,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--keep", type=pathlib.Path, metavar="DIR", help=text)
     common.add_list(parser, "--factors", common.number(2), "2,4,6,8")
     common.add_list(parser, "--placements", common.one_of(("host", "device")), "host")
-    common.add_list(parser, "--policy", common.one_of(("fixed", "auto")), "fixed,auto")
     options = parser.parse_args(argv)
     if options.where == "augment" and options.source == "burst":
         parser.error("--source=burst: only reading comes in bursts; leave out --where=augment")
@@ -400,16 +379,13 @@ def main(argv: list[str] | None = None) -> None:
     if options.problem:
         given = {"batch_size": options.batch_size or 0, "budget": options.budget or 0}
         plan = dataclasses.replace(plan, target=0.0, **given)
+    config = configuration(plan, options.problem)
+    chosen = conditions(config, options.where, options.factors, options.placements)
     if options.tuned:
         chosen = tuned(options.tuned)
-    else:
-        chosen = conditions(
-            configuration(plan, options.problem),
-            options.where,
-            options.factors if "fixed" in options.policy else (),
-            options.placements,
-            "auto" in options.policy,
-        )
+    elif options.measure == "target":  # each seed stands for a search
+        chosen = [dataclasses.replace(c, configs=c.configs * plan.seeds) for c in chosen]
+        plan = dataclasses.replace(plan, seeds=1)
 
     def limited(seconds: float) -> dict[str, Any]:
         rate = chosen[0].config.batch_size / (plan.ratio * seconds)
@@ -430,7 +406,7 @@ def main(argv: list[str] | None = None) -> None:
         f"# {what} behind {slow} with R = {plan.ratio:g}{bursts}",
         f"Measured by `python -m benchmarks.speedup` on {options.problem or 'the digits mini'}, "
         f"batch size {chosen[0].config.batch_size}. A step takes {seconds * 1e3:.2f} ms without "
-        f"waiting. {len(chosen[0].configs)} searches, {plan.seeds} seeds each. "
+        f"waiting. {len(chosen[0].configs) * plan.seeds} runs of each condition. "
         + common.machine(["jax", "grain", "numpy"]),
         table,
     ]

@@ -2,7 +2,6 @@
 
     python -m benchmarks.stage --out=results/stage.md      about 10 minutes
     python -m benchmarks.stage --quick                     a smoke run of seconds
-    python -m benchmarks.stage --processor-time            on a machine that is busy
     python -m benchmarks.stage --loop                      echo.auto and echo.watch, 8 minutes
     python -m benchmarks.stage --slow                      single slow examples, 2 minutes
 
@@ -120,16 +119,8 @@ def in_memory(data: Items, whole: bool) -> grain.MapDataset:
 
 
 def echoed(read: grain.MapDataset, factor: int, buffer: int, batch: int = BATCH, seed: int = 0):
-    return iter(
-        echo.EchoIterDataset(
-            read,
-            factor=factor,
-            shuffle_buffer=buffer,
-            seed=seed,
-            batch_size=batch,
-            read_options=NO_THREADS,
-        )
-    )
+    options = {"seed": seed, "batch_size": batch, "read_options": NO_THREADS}
+    return iter(echo.EchoIterDataset(read, factor=factor, shuffle_buffer=buffer, **options))
 
 
 def echo_stacked(data: Items, whole: bool, factor: int, buffer: int) -> Iterator[Any]:
@@ -226,7 +217,7 @@ def available_sides(path: str) -> list[str]:
     return [name for name in SIDES[path] if tensorflow or not name.startswith("tf.data")]
 
 
-def speeds(path: str, factor: int, plan: Plan, clock: Callable[[], float]) -> common.Spreads:
+def speeds(path: str, factor: int, plan: Plan) -> common.Spreads:
     """Items per second by side."""
     data = items(plan.examples)
     running = {
@@ -235,7 +226,7 @@ def speeds(path: str, factor: int, plan: Plan, clock: Callable[[], float]) -> co
     }
     return common.interleaved(
         {
-            name: lambda it=iterator: common.rate(it, BATCH, plan.seconds, clock)
+            name: lambda it=iterator: common.rate(it, BATCH, plan.seconds)
             for name, iterator in running.items()
         },
         plan.rounds,
@@ -416,9 +407,6 @@ def main(argv: list[str] | None = None) -> None:
     rounds, seconds = "number of rounds", "seconds per side and round"
     parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, rounds=rounds, seconds=seconds)
     common.add_list(parser, "--factors", common.number(1), "1,2,4,8")
-    parser.add_argument(
-        "--processor-time", action="store_true", help="count processor seconds of all threads"
-    )
     parser.add_argument("--loop", action="store_true", help="echo.auto and echo.watch instead")
     parser.add_argument("--slow", action="store_true", help="single slow examples instead")
     options = parser.parse_args(argv)
@@ -426,18 +414,16 @@ def main(argv: list[str] | None = None) -> None:
         common.publish(loop_report() if options.loop else slow_report(), options.out)
         return
     plan = common.plan(options, Plan(), QUICK)
-    clock = time.process_time if options.processor_time else time.perf_counter
     parts = [
         "# The echo stage's speed",
         "How fast is the echo stage? Measured by `python -m benchmarks.stage` on "
         + common.machine(["numpy", "grain", "tensorflow-cpu", "tensorflow"]),
-        f"Items per {'processor ' * options.processor_time}second, median of {plan.rounds} "
-        f"interleaved rounds (smallest to largest), batches of {BATCH} CIFAR-sized items, "
-        f"shuffle buffer {plan.buffer:,}. *Copying alone* gathers a batch and then writes to "
-        "where it has read, as a buffer must.",
+        f"Items per second, median of {plan.rounds} interleaved rounds (smallest to largest), "
+        f"batches of {BATCH} CIFAR-sized items, shuffle buffer {plan.buffer:,}. *Copying alone* "
+        "gathers a batch and then writes to where it has read, as a buffer must.",
     ]
     for path, title in TITLES.items():
-        by_factor = {factor: speeds(path, factor, plan, clock) for factor in options.factors}
+        by_factor = {factor: speeds(path, factor, plan) for factor in options.factors}
         parts += [f"## {title}", speed_table(by_factor)]
     common.publish("\n\n".join(parts), options.out)
 

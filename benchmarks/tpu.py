@@ -8,7 +8,6 @@ described topology. Nothing runs, and data are shapes.
 """
 
 import collections
-import dataclasses
 import importlib.util
 import math
 import os
@@ -16,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -32,15 +31,9 @@ from training import check, optimizer, sharding
 from training import step as steps
 
 
-@dataclasses.dataclass(frozen=True)
-class Chips:
-    """A slice of TPUs and, per chip, what Google's documentation gives.
-
-    Attributes:
-        topology: its name for libtpu.
-        flops: peak bfloat16 FLOP/s.
-        memory: bytes per second of main memory.
-    """
+class Chips(NamedTuple):
+    """A slice of TPUs by its name for libtpu; per chip, what Google's documentation gives: the peak
+    bfloat16 FLOP/s, and bytes per second of main memory."""
 
     topology: str
     flops: float
@@ -61,42 +54,31 @@ ENVIRONMENT = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A program to compile.
-
-    Attributes:
-        workload: a key of CONFIGS in benchmarks/step.py.
-        chips: a key of CHIPS.
-        fields: other values of the configuration.
-    """
+class Case(NamedTuple):
+    """A program to compile: a key of CONFIGS in benchmarks/step.py, one of CHIPS, and other values
+    of fields."""
 
     workload: str
     chips: str = "v5e-8"
-    fields: tuple[tuple[str, Any], ...] = ()
+    fields: dict[str, Any] = {}  # noqa: RUF012
 
 
-def _case(workload: str, chips: str = "v5e-8", **fields: Any) -> Case:
-    named = {name.replace("__", "."): value for name, value in fields.items()}
-    return Case(workload, chips, fields=tuple(named.items()))
-
-
-_TENSOR = {"sharding": "tensor", "mesh__model": 2}
+_TENSOR, _FSDP = {"sharding": "tensor", "mesh.model": 2}, {"sharding": "fsdp"}
 CASES = {
-    "cifar10": _case("cifar10"),
-    "lm1b-tensor": _case("lm1b", **_TENSOR),
-    "lm1b": _case("lm1b"),
-    "lm1b-fsdp": _case("lm1b", sharding="fsdp"),
-    "lm1b-v6e-16": _case("lm1b", "v6e-16", batch_size=4096),
-    "common_crawl": _case("common_crawl"),
-    "common_crawl-fsdp": _case("common_crawl", sharding="fsdp"),
-    "common_crawl-tensor": _case("common_crawl", **_TENSOR),
-    "vit": _case("vit"),
-    "vit-fsdp": _case("vit", sharding="fsdp"),
-    "imagenet": _case("imagenet"),
-    "imagenet-fsdp": _case("imagenet", sharding="fsdp"),
-    "imagenet-augment": _case("imagenet", augment_on="device"),
-    "coco": _case("coco"),
+    "cifar10": Case("cifar10"),
+    "lm1b-tensor": Case("lm1b", fields=_TENSOR),
+    "lm1b": Case("lm1b"),
+    "lm1b-fsdp": Case("lm1b", fields=_FSDP),
+    "lm1b-v6e-16": Case("lm1b", "v6e-16", {"batch_size": 4096}),
+    "common_crawl": Case("common_crawl"),
+    "common_crawl-fsdp": Case("common_crawl", fields=_FSDP),
+    "common_crawl-tensor": Case("common_crawl", fields=_TENSOR),
+    "vit": Case("vit"),
+    "vit-fsdp": Case("vit", fields=_FSDP),
+    "imagenet": Case("imagenet"),
+    "imagenet-fsdp": Case("imagenet", fields=_FSDP),
+    "imagenet-augment": Case("imagenet", fields={"augment_on": "device"}),
+    "coco": Case("coco"),
 }
 
 
@@ -119,7 +101,7 @@ def mesh_of(chips: str, model: int) -> Mesh:
 def configuration(case: Case, data_devices: int) -> ConfigDict:
     """The shipped configuration in bfloat16, with ghost batches that fit a device's rows."""
     config = step_time.configuration(case.workload, "full", 0)
-    config = common.overridden(config, dict(case.fields) | {"dtype": "bfloat16"})
+    config = common.overridden(config, case.fields | {"dtype": "bfloat16"})
     if group := config.model.ghost_batch_size:
         share = config.batch_size // data_devices
         config.model.ghost_batch_size = math.gcd(group, share)
@@ -129,7 +111,7 @@ def configuration(case: Case, data_devices: int) -> ConfigDict:
 
 def lowered(case: Case) -> tuple[Any, float]:
     """The program of a case for its chips, not compiled yet, and its model FLOPs per chip."""
-    mesh = mesh_of(case.chips, dict(case.fields).get("mesh.model", 1))
+    mesh = mesh_of(case.chips, case.fields.get("mesh.model", 1))
     task, inputs = step(case, mesh)
     flops = step_time.model_flops(*step(case, sharding.make_mesh(1, 1))) / mesh.size
     return steps.Program(task).train.lower(*inputs), flops

@@ -17,7 +17,7 @@ def test_rounds_are_interleaved_and_the_warm_up_does_not_count():
 
     spreads = common.interleaved({"a": side("a", [9, 1, 3, 2]), "b": side("b", [9, 7, 5, 6])}, 3)
     assert [sorted(calls[i : i + 2]) for i in range(0, 8, 2)] == [["a", "b"]] * 4
-    assert (spreads["a"].median, spreads["a"].low, spreads["a"].high) == (2, 1, 3)
+    assert f"{spreads['a']:.0f}" == "2 (1 to 3)"
     assert spreads["b"].values == (7, 5, 6)
     assert f"{spreads['b']:.1f}" == "6.0 (5.0 to 7.0)"
 
@@ -46,10 +46,7 @@ def test_flags_override_the_plan():
         (common.number(1), "1.5"),
         (common.number(1), "0"),
         (common.number(0.001), "nan"),
-        (common.number(0.0, 1.0), "1"),
         (common.one_of(["a", "b"]), "c"),
-        (common.page, "."),
-        (common.page, "README.md/page.md"),
     ],
 )
 def test_wrong_values_of_flags_are_refused(parse, wrong):

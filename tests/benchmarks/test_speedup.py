@@ -17,7 +17,7 @@ PLAN = Plan(ratio=6.0, seeds=2)
 
 def chosen(where="read", factors=(2, 8)):
     config = speedup.configuration(PLAN, "")
-    return speedup.conditions(config, where, factors, ("host", "device"), auto=True)
+    return speedup.conditions(config, where, factors, ("host", "device"))
 
 
 def result(seconds, fresh=9, spent=None):

@@ -4,8 +4,6 @@ Layers that repeat are left out: a stage of a ResNet keeps its first block and o
 Transformer two layers.
 """
 
-import dataclasses
-
 import jax
 import pytest
 
@@ -21,7 +19,7 @@ from training import step as steps
 def test_steps_lower_for_cuda(name, monkeypatch):
     case = tpu.CASES[name]
     if tpu.configuration(case, 1).model.layers > 2:
-        case = dataclasses.replace(case, fields=(*case.fields, ("model.layers", 2)))
+        case = case._replace(fields=case.fields | {"model.layers": 2})
     for depth, (block, blocks) in resnet.STAGES.items():
         two = tuple(min(number, 2) for number in blocks)
         monkeypatch.setitem(resnet.STAGES, depth, (block, two))
