@@ -58,7 +58,7 @@ from data.splits import open_splits
 from echo.threads import usable_cores
 from pipeline import build, map_datasets
 from pipeline.streams import FixedPolicy
-from pipeline.workers import Workers
+from pipeline.workers import WORKER_CHUNK, Workers
 from training import auto_policy
 from training.experiment import examples_in_worker
 from workloads import decoding
@@ -263,29 +263,33 @@ def lock_seconds() -> float:
     return library.lock_seconds() or math.nan if library else math.nan
 
 
-def cpu_seconds() -> tuple[float, float]:
-    """CPU time of this process and of its worker processes (Linux)."""
+def children() -> list[str]:
+    """The numbers of this process's worker processes (Linux)."""
+    files = pathlib.Path("/proc/self/task").glob("*/children")
+    return [child for file in files for child in file.read_text().split()]
+
+
+def cpu_seconds(processes: list[str]) -> tuple[float, float]:
+    """CPU time of this process and of those."""
     ticks = 0
-    for thread in pathlib.Path("/proc/self/task").glob("*/children"):
-        for child in thread.read_text().split():
-            stat = pathlib.Path(f"/proc/{child}/stat")
-            if stat.exists():
-                ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+    for process in processes:
+        with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
+            ticks += sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
     return time.process_time(), ticks / os.sysconf("SC_CLK_TCK")
 
 
-def wait_until_idle() -> None:
+def wait_until_idle(processes: list[str]) -> None:
     """Waits until no side reads ahead any more, for up to 10 s."""
     for _ in range(100):
-        before = sum(cpu_seconds())
+        before = sum(cpu_seconds(processes))
         time.sleep(0.1)
-        if sum(cpu_seconds()) - before < 0.005:
+        if sum(cpu_seconds(processes)) - before < 0.005:
             return
 
 
 def alone(workload: Any, files: list[bytes]) -> Counts:
     """Decodes and crops as the pipeline does, in a loop on one core."""
-    n = map_datasets.WORKER_CHUNK
+    n = WORKER_CHUNK
     for start in itertools.count(0, n):
         index_n = np.arange(start, start + n)
         records = [{"image": files[i], "label": 0} for i in index_n % len(files)]
@@ -404,10 +408,11 @@ def measured(batches: Any, plan: Plan) -> dict[str, float]:
     """What a side does, by column."""
 
     def used() -> np.ndarray:
-        wait_until_idle()  # as many images are read ahead as at the other call
-        return np.array([*cpu_seconds(), lock_seconds()])
+        wait_until_idle(processes)  # as many images are read ahead as at the other call
+        return np.array([*cpu_seconds(processes), lock_seconds()])
 
     consumed(batches, plan.warm_up)
+    processes = children()
     before = used()
     ahead = consumed(batches, 0, _AHEAD)
     totals = consumed(batches, plan.seconds)

@@ -26,7 +26,6 @@ from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import (
     CHUNK,
     CORES,
-    WORKER_CHUNK,
     Arrays,
     Batch,
     Batches,
@@ -36,7 +35,7 @@ from pipeline.map_datasets import (
     Stage,
 )
 from pipeline.streams import ConcatenatedStreams, FixedPolicy
-from pipeline.workers import Workers
+from pipeline.workers import WORKER_CHUNK, Workers
 
 # Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
 _AHEAD_BYTES = 2**29
@@ -99,7 +98,7 @@ def build(
     ahead = batch_options(rows, len(held), example_bytes, chunk)
     parts = {}
     for stream in held:
-        examples = examples_of(config, source, workload, stream).computed_by(workers, stream)
+        examples = examples_of(config, source, workload, stream).computed_by(workers, stream, first)
         echo_stage = policy.echo_stage(stream)
         if config.echo.placement == "device":
             given = config, workload, first, augment, examples.order

@@ -27,8 +27,7 @@ Arrays = dict[str, np.ndarray]  # each [n, ...]
 # (raw records, the fresh examples and the copies that they are, int64 [n]) -> stacked arrays
 Decode = Callable[[list[dict[str, Any]], np.ndarray, np.ndarray], Arrays]
 
-# Examples decoded and augmented per call, and those that a worker process is asked for.
-CHUNK, WORKER_CHUNK = 32, 64
+CHUNK = 32  # examples decoded and augmented per call
 
 CORES = min(16, usable_cores())
 
@@ -123,18 +122,22 @@ class Examples(grain.MapDataset):
         super().__init__()
         self.source, self.order, self._seed = source, order, seed
         self._decode, self._skip, self._augment = decode, skip, augment
-        self._workers: tuple[Workers, int] | None = None
+        self._workers: tuple[Workers, int, Arrays] | None = None
 
     def then(self, augment: Stage) -> "Examples":
         """These examples, augmented."""
         arguments = self.source, self._seed, self.order, self._decode
         examples = Examples(*arguments, skip=self._skip, augment=augment)
-        examples._workers = self._workers
+        if self._workers is not None:
+            workers, stream, first = self._workers
+            zero = np.zeros(1, np.int64)
+            examples.computed_by(workers, stream, augment(Batch(first, zero, zero, 0)).data)
         return examples
 
-    def computed_by(self, workers: Workers | None, stream: int) -> "Examples":
-        """These examples, if there are workers, from equal ones in their processes."""
-        self._workers = workers and (workers, stream)
+    def computed_by(self, workers: Workers | None, stream: int, first: Arrays) -> "Examples":
+        """These examples, like `first`, each array [1, ...]; if there are workers, from equal ones
+        in their processes."""
+        self._workers = workers and (workers, stream, first)
         return self
 
     def __len__(self) -> int:
@@ -146,10 +149,8 @@ class Examples(grain.MapDataset):
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
         augment = self._augment
         if self._workers is not None:
-            workers, stream = self._workers
-            key = stream, augment is not None
-            ask = functools.partial(workers.stacked_items, key)
-            return in_chunks(ask, indices, WORKER_CHUNK)
+            workers, stream, first = self._workers
+            return workers.stacked_items((stream, augment is not None), indices, first)
         if augment is None:
             return self._chunk(indices).data
         return in_chunks(lambda chunk: augment(self._chunk(chunk)).data, indices)

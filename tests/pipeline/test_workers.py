@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import signal
+import threading
 import time
 
 import numpy as np
@@ -40,7 +41,16 @@ class Squares:
 
 @pytest.fixture(scope="module")
 def pool():
-    return workers.Workers(Squares, count=2, slots=3)
+    return workers.Workers(Squares, count=2)
+
+
+def asked(pool, width, indices):
+    return pool.stacked_items(width, indices, Squares(width).stacked_items([0]))
+
+
+def asked_without_end(*arguments):
+    while True:
+        asked(*arguments)
 
 
 def same(arrays, expected) -> bool:
@@ -52,52 +62,63 @@ def same(arrays, expected) -> bool:
 
 @pytest.mark.parametrize("width", [1, 7, 2**17])
 def test_arrays_are_those_of_this_process(pool, width):
-    """Also while more chunks are in use than slots exist, and for chunks larger than a slot."""
+    """Also of several chunks, while others are in use, and in memory that is used again."""
     examples = Squares(width)
-    chunks = [[4], range(20, 37), [5, 4, 3], [0], range(40, 44), [99, 1]]
-    kept = [pool.stacked_items(width, chunk) for chunk in chunks]
-    assert all(
-        same(arrays, examples.stacked_items(chunk))
-        for arrays, chunk in zip(kept, chunks, strict=True)
-    )
+    indices = [[4], range(20, 157), [5, 4, 3], np.arange(40, 44), [99, 1], range(20, 85), []]
+    for _ in range(2):
+        kept = [asked(pool, width, some) for some in indices]
+        assert all(
+            same(arrays, examples.stacked_items(some))
+            for arrays, some in zip(kept, indices, strict=True)
+        )
+        assert all(array.ctypes.data % 64 == 0 for arrays in kept for array in arrays.values())
 
 
-def test_a_view_keeps_its_slot(pool):
-    rows = pool.stacked_items(3, [6, 7])["square"][1:]
+def test_a_view_keeps_its_memory(pool):
+    rows = asked(pool, 3, [6, 7])["square"][1:]
     for _ in range(10):
-        pool.stacked_items(3, [8, 9])
+        asked(pool, 3, [8, 9])
     assert rows.tolist() == [[49, 49, 49]]
 
 
 def test_an_error_comes_from_the_worker_and_the_next_chunk_is_right(pool):
-    with pytest.raises(RecordError, match="13"):
-        pool.stacked_items(1, [12, 13])
-    assert same(pool.stacked_items(1, [14]), Squares(1).stacked_items([14]))
+    for indices in ([12, 13], range(200)):
+        with pytest.raises(RecordError, match="13"):
+            asked(pool, 1, indices)
+    assert same(asked(pool, 1, [14]), Squares(1).stacked_items([14]))
 
 
-def test_a_killed_worker_is_an_error():
-    one = workers.Workers(Squares, count=1, slots=1)
-    one.stacked_items(1, [0])
-    (process,) = (worker.process for worker in one._workers)
-    process.kill()
-    process.wait()
+def test_arrays_unlike_the_others_are_refused(pool):
+    with pytest.raises(ValueError, match="same names"):
+        pool.stacked_items(3, [1], Squares(2).stacked_items([0]))
+
+
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_killed_worker_is_an_error(at_work):
+    one = workers.Workers(Squares, count=1)
+    asked(one, 1, [0])
+    (process,) = one._processes
+    if at_work:
+        threading.Timer(0.2, process.kill).start()
+    else:
+        process.kill()
+        process.wait()
     with pytest.raises(workers.WorkerError, match="SIGKILL"):
-        one.stacked_items(1, [1])
+        asked_without_end(one, 1, [1])
 
 
-def test_an_interrupted_request_is_not_answered_to_the_next(monkeypatch):
-    one = workers.Workers(Squares, count=1, slots=2)
-    (worker,) = one._workers
-
-    def interrupted():
+def test_an_interrupted_request_is_not_answered_to_the_next(pool):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(worker.connection, "recv", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        one.stacked_items(1, [2])
-    monkeypatch.undo()
-    with pytest.raises(workers.WorkerError):  # and not the example 2
-        one.stacked_items(1, [3])
+    before = signal.signal(signal.SIGALRM, interrupted)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asked_without_end(pool, 2**17, range(14, 200))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert same(asked(pool, 1, [3]), Squares(1).stacked_items([3]))
 
 
 @pytest.mark.long
