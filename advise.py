@@ -27,9 +27,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-import echo
 from configs import catalog
+from echo.advice import inputs, recommend
 from echo.advice.recommend import Advice
+from echo.threads import usable_cores
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
@@ -83,16 +84,15 @@ def advise(config: ConfigDict, seconds: float = 1.0, data: OpenData | None = Non
     """
     opened = make_experiment(without_echoing(config), data or open_data(config))
     transfer, step = step_functions(config, opened.program)
-    return echo.advise(
+    source = inputs.Input(
         [*host_stages(config, opened), ("transfer", transfer)],
-        step,
-        batch_size=config.batch_size,
+        config.batch_size,
         examples_per_call=math.gcd(CHUNK, config.batch_size),
         insertions=allowed_insertions(config),
-        workers=CORES,
-        max_workers=CORES,  # threads of the input pipeline
-        seconds=seconds,
+        workers=CORES,  # threads of the input pipeline
+        max_workers=CORES,
     )
+    return recommend.measured(source, step, usable_cores(), seconds)
 
 
 def without_echoing(config: ConfigDict) -> ConfigDict:

@@ -53,11 +53,10 @@ def advice(job: str, url: str, seconds: float) -> str:
     advised = importlib.import_module(f"examples.{job}").advice(url, seconds)
     workers = advised.workers, advised.measured.workers
     first = f"{workers[0]} workers instead of {workers[1]}; " if workers[0] > workers[1] else ""
-    if advised.insertion is None:
-        ratio = max(point.ratio for point in advised.points)
-        return f"{first}do not echo (R = {ratio:.2g})"
-    (place,) = (point for point in advised.points if point.name == advised.insertion)
-    return f"{first}echo {place.name}, e = {advised.factor:g} (R = {place.ratio:.2g})"
+    what = "do not echo"
+    if advised.insertion:
+        what = f"echo {advised.insertion}, e = {advised.factor}"
+    return f"{first}{what} (R = {advised.ratio:.2g})"
 
 
 def row(job: str, said: str, pairs: Sequence[Pair]) -> list[str]:

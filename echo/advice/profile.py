@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 from echo.advice.model import StageTime
 from echo.spec import abbreviated
@@ -16,29 +16,17 @@ from echo.spec import abbreviated
 # the small credit that rate limits give.
 ROUNDS = 9
 
-# Threads that make a call cheaper by less than this factor wait for each other.
-_WORTH_MORE_THREADS = 1.2
 
+def caller(name: str, function: Callable[[Any], Any], inputs: Iterator[Any]) -> Callable[[], Any]:
+    """Calls a stage with the next of `inputs`, which have no end, from any thread. It returns once
+    the result is computed: JAX and CUDA return before."""
+    lock = threading.Lock()
 
-class Call(NamedTuple):
-    """A stage that can be called repeatedly.
-
-    Attributes:
-        inputs: arguments without end.
-        examples: examples per call.
-    """
-
-    name: str
-    function: Callable[[Any], Any]
-    inputs: Iterator[Any]
-    examples: int
-
-    def once(self, lock: threading.Lock) -> Any:
-        """The result, once it is computed: JAX and CUDA return before it is."""
+    def call() -> Any:
         with lock:
-            item = next(self.inputs)
+            item = next(inputs)
         try:
-            result = self.function(item)
+            result = function(item)
             if jax := sys.modules.get("jax"):
                 jax.block_until_ready(result)
             if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
@@ -46,90 +34,74 @@ class Call(NamedTuple):
             return result
         except Exception as error:
             error.add_note(
-                f"Raised by the stage {self.name!r}, called with {abbreviated(item)}. Stages are "
-                "called from several threads; the calls of the first one are numbered without end."
+                f"Raised by the stage {name!r}, called with {abbreviated(item)}. Several threads "
+                "call a stage; the calls of the first one are numbered without end."
             )
             raise
 
+    return call
+
 
 def stage_time(
-    call: Call, seconds: float, workers: int = 1, max_workers: int = 0, num_outputs: int = 1
+    name: str, call: Callable[[], Any], seconds: float, workers: int, most: int, outputs: int
 ) -> tuple[StageTime, list[Any]]:
-    """Measures a stage, called by one thread and then by `workers` and `max_workers` at once.
+    """The cost of a call by one thread, and by `most` at once (`workers`, if a call takes long);
+    and the results of the first calls: as many as `outputs`, or fewer if one thread made fewer.
 
-    It takes about `seconds`, and more only if three calls take longer. Returns the cost and the
-    results of the first calls: `num_outputs`, or fewer if one thread made fewer calls.
+    It takes about `seconds`, and more only if a few calls take longer.
     """
-    counts = [workers] * (workers > 1) + [max_workers] * (max_workers > workers)
-    share = seconds / (1 + len(counts))
-    outputs, lock = [], threading.Lock()
+    results, share = [], seconds / 2 if most > 1 else seconds
 
     def once() -> None:
-        result = call.once(lock)
-        if len(outputs) < num_outputs:
-            outputs.append(result)
+        result = call()
+        if len(results) < outputs:
+            results.append(result)
 
-    alone = rounds(once, share, num_outputs)
-    wall = sorted(seconds for seconds, _ in alone)
-    cpu = statistics.median(cpu for _, cpu in alone)
-    by_count = {1: statistics.median(wall)}
-    for count in counts:
-        by_count[count] = seconds_at_once(call, count, share)
-        # Behind a rate limit, many threads would take as long as that many long calls in turn.
-        if by_count[1] > share and by_count[count] * _WORTH_MORE_THREADS > by_count[1]:
-            break
-    limit = min(wall for count, wall in by_count.items() if count <= max(1, workers))
-    more = by_count.get(max_workers) if max_workers > workers else None
-    cost = StageTime(call.name, by_count[1], cpu, limit, wall[0], wall[-1], more)
-    return cost.scaled(1 / call.examples), outputs
+    walls, cpus = zip(*rounds(once, share, outputs), strict=True)
+    limit = median = statistics.median(walls)
+    if (threads := workers if median > share else most) > 1:
+        limit = min(median, seconds_at_once(call, threads, share))
+    return StageTime(name, median, statistics.median(cpus), limit, min(walls), max(walls)), results
 
 
 def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tuple[float, float]]:
-    """(wall seconds, processor seconds) per call in each round, after `warm_up` calls that are not
-    measured.
-
-    All rounds together take about `seconds`. After three calls in succession of which each takes
-    longer than that, there are no more; the last two of them are then among the rounds, since only
-    the first may be slow because it compiles or fills a cache.
+    """(wall seconds, processor seconds) per call in each round, which all take about `seconds`, or
+    two calls. As long take up to `warm_up` calls before, which are not measured: the first may
+    compile or fill a cache, and some may have been read ahead.
     """
-    results = []
-    while len(results) < warm_up + ROUNDS:
-        length = 0 if len(results) < warm_up else seconds / ROUNDS
-        count, start, cpu = 0, time.perf_counter(), time.process_time()
-        while (wall := time.perf_counter() - start) < length or not count:
+    clock, results = time.perf_counter, []
+    end = clock() + seconds
+    for _ in range(warm_up):
+        call()
+        if clock() > end:
+            break
+    end = clock() + 2 * seconds
+    while len(results) < ROUNDS and (len(results) < 2 or clock() < end):
+        count, start, cpu = 0, clock(), time.process_time()
+        while (wall := clock() - start) < seconds / ROUNDS or not count:
             call()
             count += 1
         results.append((wall / count, (time.process_time() - cpu) / count))
-        if len(results) >= 3 and min(wall for wall, _ in results[-3:]) > seconds:
-            break
-    return results[min(warm_up, len(results) - 2) :]
+    return results
 
 
-def seconds_at_once(call: Call, threads: int, seconds: float) -> float:
+def seconds_at_once(call: Callable[[], Any], threads: int, seconds: float) -> float:
     """Seconds per call with so many threads, which call for `seconds` and at least once each."""
-    lock, begun, start = threading.Lock(), threading.Barrier(threads), time.perf_counter()
+    begun, start = threading.Barrier(threads), time.perf_counter()
 
-    def run(_: int) -> tuple[int, float]:
+    def run(_: int) -> int:
         begun.wait()  # or a thread could take the turn of another one, too
         count = 0
         while not count or time.perf_counter() < start + seconds:
-            call.once(lock)
+            call()
             count += 1
-        return count, time.perf_counter()
+        return count
 
     with ThreadPoolExecutor(threads) as pool:
-        counts, ends = zip(*pool.map(run, range(threads)), strict=True)
-    return (max(ends) - start) / sum(counts)
+        counts = list(pool.map(run, range(threads)))
+    return (time.perf_counter() - start) / sum(counts)
 
 
 def renewed(item: Any) -> Any:
-    """`item` in new dicts, lists, and tuples, for a function that changes its argument; their
-    leaves are shared."""
-    if isinstance(item, dict):
-        new = copy.copy(item)
-        for key, value in item.items():
-            new[key] = renewed(value)
-        return new
-    if isinstance(item, list | tuple):
-        return getattr(type(item), "_make", type(item))(map(renewed, item))  # of a named tuple
-    return item
+    """`item` in a new dict or list, for a function that changes its argument."""
+    return copy.copy(item) if isinstance(item, dict | list) else item

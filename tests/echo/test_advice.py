@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import echo
 from echo.advice import profile
-from echo.advice.inputs import loader_stages
+from echo.advice.inputs import Input, loader_stages
 from echo.advice.model import StageTime, Timing
-from echo.advice.recommend import FACTORS, TOLERANCE, conclude, time_text
+from echo.advice.recommend import FACTORS, TOLERANCE, conclude, measured, time_text
 from echo.spec import EchoSpecError
 
 BATCH = 32
@@ -30,24 +30,21 @@ def stage(name, seconds, cpu=0.0, limit=None):
 def pipeline(read=1e-6, decode=1e-6, augment=1e-6, transfer=1e-6, step=1e-3, **fields):
     """Stages that take so many seconds per example, with one worker."""
     times = {"read": read, "decode": decode, "augment": augment, "batch": 1e-7}
-    timing = Timing(
-        stages=tuple(stage(name, seconds) for name, seconds in times.items()),
-        transfers=(stage("transfer", transfer),),
-        step=stage("step", step),
-        batch_size=BATCH,
-        workers=1,
-        cores=64,
-    )
-    return dataclasses.replace(timing, **fields)
+    stages = tuple(stage(name, seconds) for name, seconds in times.items())
+    return timed(stages, (stage("transfer", transfer),), stage("step", step), **fields)
+
+
+def timed(stages, transfers=(), step=None, **fields):
+    parts = (*stages, *transfers, step or stage("step", 1e-3))
+    fields = {"batch_size": BATCH, "workers": 1, "cores": 64} | fields
+    return Timing(parts, len(stages), **fields)
+
+
+INSERTIONS = {"before_augmentation": 2, "after_augmentation": 3, "after_batching": 4}
 
 
 def advice_on(timing):
-    insertions = {
-        "before_augmentation": "decode",
-        "after_augmentation": "augment",
-        "after_batching": "batch",
-    }
-    return conclude(timing, insertions)
+    return conclude(timing, INSERTIONS)
 
 
 def recommended(advice):
@@ -80,21 +77,15 @@ def simulated(upstream, behind, step, factor, steps=400):
     factor=st.integers(1, 8),
 )
 def test_predictions_are_those_of_a_simulated_pipeline(upstream, behind, step, factor):
-    timing = Timing(
-        stages=(stage("read", upstream / BATCH), stage("augment", behind / BATCH)),
-        transfers=(),
-        step=stage("step", step / BATCH),
-        batch_size=BATCH,
-        workers=1,
-        cores=100,
-    )
+    stages = stage("read", upstream / BATCH), stage("augment", behind / BATCH)
+    timing = timed(stages, step=stage("step", step / BATCH))
     rate = simulated(upstream, behind, step, factor)
     assert 1 / timing.step_seconds(1, factor) == pytest.approx(rate, rel=0.05)
 
 
 @given(up=st.floats(0.001, 10), down=st.floats(0.001, 10), factor=st.floats(1, 20))
 def test_a_worker_gives_the_papers_formula_and_without_one_input_and_step_add_up(up, down, factor):
-    timing = pipeline(step=down / BATCH, stages=(stage("batch", up / BATCH),), transfers=())
+    timing = timed([stage("batch", up / BATCH)], step=stage("step", down / BATCH))
     assert timing.step_seconds(1, factor) == pytest.approx(max(up / factor, down))
     assert timing.ratio(1) == pytest.approx(up / down)
     alone = dataclasses.replace(timing, workers=0, cores=1)
@@ -107,8 +98,8 @@ def test_a_worker_gives_the_papers_formula_and_without_one_input_and_step_add_up
 def test_workers_share_latency_but_neither_a_rate_limit_nor_the_stages_after_echoing():
     timing = pipeline(read=8e-3, augment=2e-3, workers=4)
     assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3)  # each is its own limit
-    latency = dataclasses.replace(timing.stages[0], limit=1e-3)
-    timing = dataclasses.replace(timing, stages=(latency, *timing.stages[1:]))
+    latency = dataclasses.replace(timing.parts[0], limit=1e-3)
+    timing = dataclasses.replace(timing, parts=(latency, *timing.parts[1:]))
     assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3 / 4, rel=0.01)
     assert timing.step_seconds(2, 4) == pytest.approx(BATCH * 2e-3, rel=0.01)  # augment, each step
     assert timing.step_seconds(3, 4) == pytest.approx(BATCH * 1e-3, rel=0.01)  # the step
@@ -116,18 +107,20 @@ def test_workers_share_latency_but_neither_a_rate_limit_nor_the_stages_after_ech
 
 def test_stages_and_a_step_on_the_same_cores_add_up():
     read, step = stage("read", 3e-3, cpu=3e-3, limit=1.5e-3), stage("step", 1e-3, cpu=2e-3)
-    timing = pipeline(stages=(read,), transfers=(), workers=2, cores=2)
-    timing = dataclasses.replace(timing, step=step)
+    timing = timed([read], step=step, workers=2, cores=2)
     for factor in FACTORS:
         shared = (3e-3 / factor + 2e-3) / 2
         assert timing.step_seconds(1, factor) == pytest.approx(BATCH * max(shared, 1e-3))
 
 
-CPU_STEP = stage("step", 1e-3, cpu=2e-3)
-FEW_CORES = dataclasses.replace(pipeline(transfer=1.5e-3, cores=1), step=CPU_STEP)
-SAVES_CORES = pipeline(cores=1, stages=(stage("decode", 3e-4, cpu=3e-4), *pipeline().stages[2:]))
-SAVES_CORES = dataclasses.replace(SAVES_CORES, step=stage("step", 9e-4, cpu=1e-3))
-TWO_TRANSFERS = pipeline(transfers=(stage("pin", 4e-3), stage("copy", 5e-3)))
+def on_one_core(timing, step):
+    return dataclasses.replace(timing, parts=(*timing.parts[:-1], step), cores=1)
+
+
+FEW_CORES = on_one_core(pipeline(transfer=1.5e-3), stage("step", 1e-3, cpu=2e-3))
+SAVES_CORES = timed([stage("read", 0), stage("decode", 3e-4, cpu=3e-4), *pipeline().parts[2:4]])
+SAVES_CORES = on_one_core(SAVES_CORES, stage("step", 9e-4, cpu=1e-3))
+TWO_TRANSFERS = timed(pipeline().parts[:4], (stage("pin", 4e-3), stage("copy", 5e-3)))
 
 
 @pytest.mark.parametrize(
@@ -139,8 +132,8 @@ TWO_TRANSFERS = pipeline(transfers=(stage("pin", 4e-3), stage("copy", 5e-3)))
         (pipeline(read=20e-3), "before_augmentation", 8, "20 ms"),
         (pipeline(read=6.87e-3), "before_augmentation", 7, "6.8"),
         (pipeline(read=2.3e-3), "before_augmentation", 3, "2.30"),
-        (pipeline(augment=4e-3), "after_augmentation", 4, "31.2"),  # steps if it moves
-        (pipeline(read=9e-3, augment=3e-3), "after_augmentation", 8, "3.47"),
+        (pipeline(augment=4e-3), "after_augmentation", 4, "identical"),
+        (pipeline(read=9e-3, augment=3e-3), "after_augmentation", 8, "12.00"),
         (pipeline(decode=4e-3), "before_augmentation", 4, "decode"),
         (pipeline(read=1e-3, augment=1e-3), None, 1, "less than 10%"),  # a thread would do
         (pipeline(transfer=4e-3), None, 1, "transfer is the bottleneck (4 ms"),
@@ -154,9 +147,8 @@ def test_the_recommendation(timing, insertion, factor, named):
     advice = advice_on(timing)
     assert (advice.insertion, advice.factor) == (insertion, factor)
     assert named in advice.reason
-    assert ("third off" in advice.reason) == (timing.step.cpu_seconds > 0)  # on the host
-    assert advice.reason in " ".join(str(advice).split())
-    assert ("Or move augment" in advice.reason) == (insertion == "after_augmentation")
+    assert ("third off" in advice.reason) == (timing.parts[-1].cpu_seconds > 0)  # on the host
+    assert advice.reason.replace("_", " ") in " ".join(str(advice).split())
 
 
 @pytest.mark.parametrize(
@@ -167,9 +159,8 @@ def test_the_recommendation(timing, insertion, factor, named):
     ],
 )
 def test_repeats_are_called_identical_if_only_batching_follows(names, insertion):
-    stages = (stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7))
-    insertions = {f"after {name}": name for name in names}
-    advice = conclude(pipeline(stages=stages), insertions)
+    stages = stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7)
+    advice = conclude(timed(stages), {f"after {name}": n for n, name in enumerate(names, 1)})
     assert advice.insertion == insertion
     assert ("Repeats are identical" in advice.reason) == (names[2] == "batch")
 
@@ -180,7 +171,8 @@ a_stage = st.builds(
 )
 
 
-ALL_INSERTIONS = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
+NAMES = ("read", "decode", "augment", "batch")
+ALL_INSERTIONS = {f"after {name}": count for count, name in enumerate(NAMES, 1)}
 
 
 @settings(max_examples=200, deadline=None)
@@ -191,73 +183,56 @@ ALL_INSERTIONS = {f"after {name}": name for name in ("read", "decode", "augment"
     workers=st.integers(0, 8),
     cores=st.floats(1, 16),
     allowed=st.lists(st.sampled_from(sorted(ALL_INSERTIONS)), min_size=1, unique=True),
-    factors=st.sampled_from([FACTORS, (1,), (1, 1.5), (8, 1, 2)]),
 )
 def test_the_recommended_cell_is_in_the_table_and_near_the_best(
-    costs, transfers, step, workers, cores, allowed, factors
+    costs, transfers, step, workers, cores, allowed
 ):
-    names = ("read", "decode", "augment", "batch")
-    timing = Timing(
-        stages=tuple(dataclasses.replace(c, name=n) for c, n in zip(costs, names, strict=True)),
-        transfers=tuple(transfers),
-        step=step,
-        batch_size=BATCH,
-        workers=workers,
-        cores=cores,
-    )
+    stages = [dataclasses.replace(c, name=n) for c, n in zip(costs, NAMES, strict=True)]
+    timing = timed(stages, transfers, step, workers=workers, cores=cores)
     insertions = {name: ALL_INSERTIONS[name] for name in allowed}
-    advice = conclude(timing, insertions, factors)
-    best = min(min(point.step_seconds.values()) for point in advice.points)
+    advice = conclude(timing, insertions)
+    cells = {n: [timing.step_seconds(n, e) for e in FACTORS] for n in insertions.values()}
+    best = min(map(min, cells.values()))
     before = timing.baseline_seconds()
 
     def equal(seconds, fastest):
         return seconds <= max(fastest, min(fastest * (1 + TOLERANCE), before / (1 + TOLERANCE)))
 
     if advice.insertion is None:
-        fastest = [(min(p.step_seconds.values()), p.step_seconds.get(1)) for p in advice.points]
-        overlaps = [e1 and equal(e1, own) for own, e1 in fastest if equal(own, best)]
+        overlaps = [equal(own[0], min(own)) for own in cells.values() if equal(min(own), best)]
         assert before <= best * (1 + TOLERANCE) or any(overlaps)
         assert advice.factor == 1
         return
-    (point,) = (point for point in advice.points if point.name == advice.insertion)
-    cell = point.step_seconds[advice.factor]
-    fastest = min(point.step_seconds.values())
+    count = insertions[advice.insertion]
+    cell, fastest = cells[count][advice.factor - 1], min(cells[count])
     assert fastest <= best * (1 + TOLERANCE)
     assert cell <= fastest * (1 + TOLERANCE)
     assert cell * (1 + TOLERANCE) <= before * (1 + 1e-9)
     assert max(map(len, str(advice).splitlines())) <= 80
     assert len(str(advice).splitlines()) <= 12
-    for other in advice.points:
-        for factor, seconds in other.step_seconds.items():
-            if other.count < point.count:
-                assert not equal(seconds, best)
-            elif other is point and factor < advice.factor:
-                assert not equal(seconds, fastest)
-    after = timing.stages[point.count :]
-    if "Or move" in advice.reason:
-        assert set(after) <= {timing.stages[-1]}
+    for other, own in cells.items():
+        if other < count:
+            assert not any(equal(seconds, best) for seconds in own)
+    assert not any(equal(seconds, fastest) for seconds in cells[count][: advice.factor - 1])
 
 
 @pytest.mark.parametrize(
-    ("had", "step", "read", "limit_of_more", "max_workers", "expected"),
+    ("had", "step", "read", "limit", "max_workers", "expected"),
     [
         (2, 1e-3, 8e-3, 1e-3, 16, (8, None, 1)),
         (2, 1e-3, 8e-3, 2e-3, 16, (4, "here", 2)),
         (2, 1e-3, 8e-3, 4e-3, 16, (2, "here", 4)),  # a rate limit
-        (2, 1e-3, 8e-3, None, 16, (2, "here", 4)),
-        (0, 1e-3, 1e-3, None, 4, (1, None, 1)),  # read while the step runs
+        (0, 1e-3, 1e-3, 1e-3, 4, (1, None, 1)),  # read while the step runs
         (0, 1e-3, 4e-3, 1e-3, 4, (4, None, 1)),
-        (0, 1e-3, 1e-5, None, 4, (0, None, 1)),
-        (0, 1e-3, 5e-4, None, 0, (0, "here", 3)),  # without workers to add, repeats save reading
+        (0, 1e-3, 1e-5, 1e-5, 4, (0, None, 1)),
+        (0, 1e-3, 5e-4, 5e-4, 0, (0, "here", 3)),  # without workers to add, repeats save reading
     ],
 )
 def test_a_reader_that_waits_needs_workers_before_echoing(
-    had, step, read, limit_of_more, max_workers, expected
+    had, step, read, limit, max_workers, expected
 ):
-    limit = read / max(1, had)
-    read = StageTime("read", read, 1e-5, limit, limit_of_more=limit_of_more)
-    timing = pipeline(stages=(read,), transfers=(), workers=had, step=step)
-    advice = conclude(timing, {"here": "read"}, max_workers=max_workers)
+    timing = timed([stage("read", read, 1e-5, limit)], step=stage("step", step), workers=had)
+    advice = conclude(timing, {"here": 1}, max_workers)
     assert recommended(advice) == expected
     assert (f"{expected[0]} workers, not {had}" in advice.reason) == (expected[0] > had)
     assert advice.measured == timing
@@ -266,9 +241,8 @@ def test_a_reader_that_waits_needs_workers_before_echoing(
 def varying(timing, name, low, seconds, high):
     """`timing` with a stage whose fastest and slowest rounds took `low` and `high`."""
     new = StageTime(name, seconds, 0.0, seconds, low, high)
-    (old,) = (part for part in (*timing.stages, timing.step) if part.name == name)
-    stages = tuple(new if part is old else part for part in timing.stages)
-    return dataclasses.replace(timing, stages=stages, step=new if name == "step" else timing.step)
+    parts = tuple(new if part.name == name else part for part in timing.parts)
+    return dataclasses.replace(timing, parts=parts)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +266,7 @@ def test_timings_that_vary_so_much_that_the_advice_could_change_are_flagged(timi
 @given(factor=st.floats(1.6, 100), name=st.sampled_from(["read", "decode", "step"]))
 def test_a_warning_follows_from_rounds_that_would_change_the_advice(factor, name):
     calm = pipeline(read=2e-3, decode=2e-3)
-    (part,) = (part for part in (*calm.stages, calm.step) if part.name == name)
+    (part,) = (part for part in calm.parts if part.name == name)
     varied = varying(calm, name, part.seconds, part.seconds, part.seconds * factor)
     slow = advice_on(calm.changed(part, factor))
     advice = advice_on(varied)
@@ -302,10 +276,8 @@ def test_a_warning_follows_from_rounds_that_would_change_the_advice(factor, name
 @pytest.mark.parametrize("step", [1.2345e-5, 1.2345e-6])
 def test_the_report_fits_80_columns_with_long_names_and_large_numbers(step):
     names = [f"a_stage_with_a_rather_long_name_{n}" for n in range(5)]
-    stages = tuple(stage(name, 1.2345e-9) for name in names)
-    timing = pipeline(stages=stages, transfers=(), step=step)
-    insertions = {f"after {name}": name for name in names}
-    advice = conclude(timing, insertions)
+    timing = timed([stage(name, 1.2345e-9) for name in names], step=stage("step", step))
+    advice = conclude(timing, {f"after {name}": n for n, name in enumerate(names, 1)})
     assert max(map(len, f"{advice}\n{advice.tables}".splitlines())) <= 80
 
 
@@ -325,39 +297,28 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
         threads.add(threading.current_thread())
         return item
 
-    stages = [("read", read), ("decode", decode), ("batch", join)]
-    settings = {"workers": 3, "max_workers": 5, "seconds": 0.02}
-    advice = echo.advise(
-        stages,
-        lambda batch: lengths.add(len(batch["x"])),
-        batch_size=32,
-        examples_per_call=8,
-        **settings,
-    )
+    source = Input([("read", read), ("decode", decode), ("batch", join)], 32, 8, None, 3, 5)
+    advice = measured(source, lambda batch: lengths.add(len(batch["x"])), 2, 0.02)
     assert lengths == {32}
-    assert 9 <= len(threads) <= 12  # one, then three and five at once, then up to three
-    assert [t.name for t in advice.timing.stages] == ["read", "decode", "batch"]
-    assert [p.name for p in advice.points] == ["after read", "after decode", "after batch"]
-    for cost in (*advice.timing.stages, advice.timing.step):
+    assert 6 <= len(threads) <= 7  # one, then five at once, then one
+    assert [part.name for part in advice.timing.parts] == ["read", "decode", "batch", "step"]
+    assert advice.insertions == {"after read": 1, "after decode": 2, "after batch": 3}
+    for cost in advice.timing.parts:
         assert 0 < cost.low <= cost.seconds <= cost.high
         assert cost.limit <= cost.seconds
-    assert set(FACTORS) == set(advice.points[0].step_seconds)
 
 
 def test_stages_and_the_step_may_change_their_arguments():
     def stack(items):
         pixels, labels = (np.stack([item.pop(name) for item in items]) for name in ("x", "label"))
-        return {"x": pixels, "label": labels}, [{"names": ["a"]}]
+        return {"x": pixels, "label": labels}
 
     def decode(item):
         item["x"] = np.frombuffer(item.pop("bytes"), np.uint8)
         return item
 
-    def step(arguments):
-        batch, (more,) = arguments
+    def step(batch):
         assert batch.pop("x").shape == (8, 4)
-        more["names"].append("b")
-        assert more["names"] == ["a", "b"]
 
     stages = [("read", lambda i: {"bytes": bytes(4), "label": i}), ("decode", decode)]
     stages.append(("batch", stack))
@@ -370,7 +331,7 @@ def test_an_error_in_a_stage_ends_all_threads_and_names_the_stage():
             raise OSError("damaged")
 
     before = threading.active_count()
-    call = profile.Call("read", fails, itertools.count(), 1)
+    call = profile.caller("read", fails, itertools.count())
     with pytest.raises(OSError, match="damaged") as raised:
         profile.seconds_at_once(call, 2, 0.01)
     assert "'read', called with 1" in "".join(raised.value.__notes__)
@@ -392,22 +353,18 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("calls", "warm_up", "num_rounds"),
+    ("calls", "warm_up", "expected"),
     [
-        ([10.0] * 3, 8, 2),
-        ([10.0] + [0.5] * 16, 8, 9),  # the first one compiles
-        ([0.5] * 4 + [10.0] * 3, 8, 2),  # read ahead
-        ([0.5, 10.0, 10.0] * 4, 1, 9),
+        ([10.0] * 3, 8, [10.0] * 2),
+        ([10.0] + [0.5] * 4, 8, [0.5] * 4),  # the first one compiles
+        ([0.01] * 3 + [10.0] * 3, 8, [10.0] * 2),  # read ahead
+        ([0.5] + [1e-3] * 1000, 1, [2e-3] * 9),
     ],
 )
-def test_after_three_calls_that_take_longer_than_all_rounds_there_are_no_more(
-    calls, warm_up, num_rounds, monkeypatch
-):
+def test_rounds_end_after_a_few_long_calls(calls, warm_up, expected, monkeypatch):
     clock, left = Clock(monkeypatch), iter(calls)
     rounds = profile.rounds(lambda: clock.pass_by(next(left)), 1.0, warm_up)
-    assert len(rounds) == num_rounds
-    if len(calls) == 7:
-        assert [round(wall, 1) for wall, _ in rounds[-2:]] == [10.0, 10.0]
+    assert [wall for wall, _ in rounds] == pytest.approx(expected, abs=0.02)
 
 
 def test_long_calls_behind_a_rate_limit_are_few(monkeypatch):
@@ -419,19 +376,17 @@ def test_long_calls_behind_a_rate_limit_are_few(monkeypatch):
         return call
 
     stages = [("read", read), ("batch", list)]
-    advice = echo.advise(stages, len, batch_size=4, workers=8, max_workers=32, cores=8)
+    advice = echo.advise(stages, len, batch_size=4, workers=8, cores=8)
     assert len(called) == 3 + 8  # alone, and by the threads that it has
-    (time, _), step = advice.measured.stages, advice.measured.step
+    time, _, step = advice.measured.parts
     assert (time.seconds, time.limit) == pytest.approx((10.0, 10.0), rel=0.01)
-    assert time.limit_of_more is None
     assert step.seconds < 1
 
 
 def test_an_iterable_gives_only_r_after_batching_and_is_read_again():
     batches = [(np.zeros((16, 2)), np.zeros(16))] * 3
-    advice = echo.advise(batches, len, seconds=0.02, factors=(2, 4))
-    assert set(advice.points[0].step_seconds) == {1, 2, 4}
-    assert [point.name for point in advice.points] == ["after batching"]
+    advice = echo.advise(batches, len, seconds=0.02)
+    assert advice.insertions == {"after batching": 1}
     assert advice.measured.batch_size == 16
     iterator = itertools.repeat(batches[0])
     assert "are gone" in echo.advise(iterator, len, seconds=0.02).warning
@@ -462,9 +417,6 @@ STAGES = [("read", read), ("batch", join)]
 @pytest.mark.parametrize(
     ("stages", "fields", "named"),
     [
-        (STAGES, {"examples_per_call": 5}, "examples_per_call"),
-        (STAGES, {"insertions": {"here": "mix"}}, "insertions"),
-        *((STAGES, {"factors": factors}, "factors") for factors in ([0.5], ["2"])),
         *((STAGES, {name: -1}, name) for name in ("workers", "cores", "seconds", "batch_size")),
         ([("read", read), ("read", join)], {}, "stages"),
         *((stages, {}, "stages") for stages in (dict(STAGES), 5, "batches", iter(()))),
@@ -491,16 +443,11 @@ def torch_data():
 
 
 class Images:
-    """Applies `transform` as the data sets of torchvision do."""
-
-    def __init__(self, transform=None):
-        self.transform = transform
-
     def __len__(self):
         return 50
 
     def __getitem__(self, index):
-        return (self.transform(index) if self.transform else index), 2 * index
+        return index, 2 * index
 
 
 class Batched(Images):
@@ -510,20 +457,11 @@ class Batched(Images):
         return [self[index] for index in indices]
 
 
-class Other(Images):
-    """Uses its transform for something else."""
-
-    def __getitem__(self, index):
-        return self.transform(image=index)["image"], 2 * index
-
-
 @pytest.mark.extras
 @pytest.mark.parametrize(
     ("data", "names"),
     [
         (Images(), ["read", "batch"]),
-        (Images(lambda image: 2 * image), ["read", "transform", "batch"]),
-        (Other(lambda image: {"image": 2 * image}), ["read", "batch"]),
         (Batched(), None),
     ],
 )
@@ -532,13 +470,9 @@ def test_the_stages_of_a_loader_make_what_it_makes(data, names, torch_data):
     stages = loader_stages(loader)
     assert (stages and [name for name, _ in stages]) == names
     if stages:
-        rows = set()
-        for call in range(50):
-            row = call
-            for _, stage in stages[:-1]:
-                row = stage(row)
-            rows.add(tuple(map(int, row)))
-        assert rows == {tuple(map(int, data[index])) for index in range(50)}
+        (_, read), _ = stages
+        rows = {read(call) for call in range(50)}
+        assert rows == {data[index] for index in range(50)}
     assert loader_stages(torch_data.DataLoader(data, batch_size=None)) is None
     with pytest.raises(EchoSpecError, match="batch_size"):
         echo.advise(loader, len, batch_size=16)
