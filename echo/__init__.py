@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from echo import tf_data
 from echo.advice.recommend import Advice, advise
-from echo.iterables import EchoIterable, EchoIterator, echo_iterable
-from echo.loaders import AutoIterable, auto
+from echo.iterables import EchoIterable, EchoIterator, auto, echo_iterable
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import INSERTIONS, PLACEMENTS, EchoSpecError, missing_package
 from echo.waiting import Watched, watch
@@ -28,7 +27,6 @@ __all__ = [
     "INSERTIONS",
     "PLACEMENTS",
     "Advice",
-    "AutoIterable",
     "DeviceStore",
     "EchoCursor",
     "EchoIterDataset",

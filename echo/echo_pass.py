@@ -1,17 +1,30 @@
 """One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes.
 
-What to emit, and when to read more, is up to an `Order`: `echo.schedule.EchoCursor` or
-`echo.auto_order.AutoOrder`.
+What to emit, and when to read more, is up to an order: `echo.schedule.EchoCursor` or
+`echo.auto_order.AutoOrder`. It has
+
+* `next(intake)`, which reads with `intake.read` what the next batch requires, and returns it, and
+  batches after it that are settled and require no reading: their fresh items and copy numbers,
+  both int64 [batches, n]; StopIteration at the end. It is called again when all were emitted;
+* `emitted(n)`, called after each batch of n outputs, which returns stored items that will not be
+  emitted again although copies are left; `position`, the outputs so far; and `admitted`, the
+  fresh items that they have admitted: prefill included, read-ahead excluded;
+* `copies(fresh)`, how often to emit items that have just been read; `pending()`, the stored items
+  in order of entry, with the copies left of each; `oldest()`, the first that may come again;
+  `max_pending(n)`, the most items stored at once, if n are emitted at a time;
+* `get_state()`, the position in JSON, and `at(state, num_items)`, the order at that position.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echo.auto_order import AutoOrder
 from echo.readers import RandomAccessReader
-from echo.rows import RowReader, RowStore
+from echo.rows import RowStore
+from echo.schedule import EchoCursor
 from echo.sequential import SequentialReader
 from echo.stores import ArrayStore, ItemStore
 
@@ -20,50 +33,6 @@ if TYPE_CHECKING:
 
 # The reader forgets what it no longer requires after every so many items.
 _FORGET_EVERY = 1024
-
-
-class Order(Protocol):
-    """The order of one pass over an echoed stream."""
-
-    @property
-    def admitted(self) -> int:
-        """The number of fresh items that the batches emitted so far have admitted: prefill
-        included, read-ahead excluded."""
-        ...
-
-    def next(self, intake: "EchoPass") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Reads what the next batch requires; StopIteration at the end. It is not called again
-        until all batches that it returned have been emitted.
-
-        Returns:
-            The next batch of n outputs, and any after it that are settled and require no reading:
-            their fresh items, and their copy numbers, both int64 [batches, n]; and stored items
-            that will not be emitted again although copies are left (then there is one batch).
-        """
-        ...
-
-    def emitted(self, n: int) -> None:
-        """Called after each batch, with the number of its outputs."""
-
-    def copies(self, fresh: np.ndarray) -> np.ndarray:
-        """How often to emit items that have just been read, int64 [n]; `fresh` is contiguous."""
-        ...
-
-    def pending(self) -> dict[int, int]:
-        """Stored items, in order of entry, with the number of copies left."""
-        ...
-
-    def oldest(self) -> int:
-        """The earliest item that later outputs may contain."""
-        ...
-
-    def get_state(self) -> dict[str, Any]:
-        """The position of this order, in JSON."""
-        ...
-
-    def at(self, state: dict[str, Any], num_items: int | None) -> Self:
-        """This order at the position of `state`, which may be invalid (ValueError)."""
-        ...
 
 
 class EchoPass:
@@ -77,44 +46,44 @@ class EchoPass:
 
     def __init__(
         self,
-        reader: RandomAccessReader | SequentialReader | RowReader,
-        order: Order,
+        reader: RandomAccessReader | SequentialReader,
+        order: EchoCursor | AutoOrder,
         new_store: "Callable[[], ItemStore | ArrayStore | RowStore | DeviceStore]",
     ):
-        self.reader, self.order = reader, order
+        self.reader: Any = reader
+        self.order = order
         self._new_store = new_store
         self.store = new_store()
         self._batches: Iterator[tuple[np.ndarray, ...]] = iter(())  # not emitted yet; see `_take`
         self._error: BaseException | None = None  # after which items may be missing
-        self.lock = threading.RLock()  # of those who call this from several threads
+        self._lock = threading.RLock()  # several threads may share a pass
 
-    def next(self) -> tuple[Any, np.ndarray, np.ndarray]:
-        """The next item, or batch, with the fresh items and the copy numbers that it contains, both
-        int64 [n]; StopIteration at the end.
+    def next(self) -> tuple[Any, np.ndarray, np.ndarray, int]:
+        """The next item, or batch, the fresh items and the copy numbers that it contains, both
+        int64 [n], and the fresh items admitted so far; StopIteration at the end.
 
         An error is raised again by each call until `set_state`. The position stays that of the last
         output, so a state may be taken after an error.
         """
-        if self._error is not None:
-            raise self._error.with_traceback(None)  # or it would get longer each time
-        try:
-            index, copy, taken, dropped = next(self._batches, None) or self._take()
-            item = self.store.emit(taken)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
-        self.order.emitted(len(index))
-        if len(dropped):
-            self.store.drop(dropped)
-        return item, index, copy
+        with self._lock:
+            if self._error is not None:
+                raise self._error.with_traceback(None)  # or it would get longer each time
+            try:
+                index, copy, taken = next(self._batches, None) or self._take()
+                item = self.store.emit(taken)
+            except StopIteration:
+                raise
+            except BaseException as error:
+                self._error = error
+                raise
+            if len(dropped := self.order.emitted(len(index))):
+                self.store.drop(dropped)
+            return item, index, copy, self.order.admitted
 
     def _take(self) -> tuple[np.ndarray, ...]:
         """Takes the next batches from the store, and returns the first."""
-        index, copy, dropped = self.order.next(self)
-        taken = self.store.take(index)
-        self._batches = zip(index, copy, taken, [dropped] * len(index), strict=True)
+        index, copy = self.order.next(self)
+        self._batches = zip(index, copy, self.store.take(index), strict=True)
         return next(self._batches)
 
     @property
@@ -134,14 +103,16 @@ class EchoPass:
         chunk = self.reader.read(stop - start, seconds)
         if chunk is None or not len(chunk[0]):
             return False
-        self.store.put(*chunk, self.order.copies(chunk[0]))
+        fresh, items = chunk
+        self.store.put(fresh, items, self.order.copies(fresh))
         if self.num_read // _FORGET_EVERY > start // _FORGET_EVERY:
             self.reader.state(self.order.oldest)
         return True
 
     def get_state(self) -> dict[str, Any]:
         """The position of this pass: small, in JSON, valid in any process."""
-        return {**self.order.get_state(), **self.reader.state(self.order.oldest)}
+        with self._lock:
+            return {**self.order.get_state(), **self.reader.state(self.order.oldest)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`.

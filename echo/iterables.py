@@ -1,22 +1,32 @@
 """Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
-import contextlib
-import inspect
-import itertools
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
 from echo import torch
+from echo.auto_order import AutoOrder
 from echo.echo_pass import EchoPass, check_fields
-from echo.rows import RowReader, RowStore
+from echo.loaders import Parent, Source
+from echo.rows import RowStore
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.sequential import SequentialReader
-from echo.spec import MAX_BATCH, MAX_POSITION, Factor, checked_integer, checked_switch
+from echo.spec import (
+    MAX_BATCH,
+    MAX_BUFFER,
+    MAX_POSITION,
+    Factor,
+    checked_integer,
+    checked_switch,
+)
 from echo.stores import ItemStore
 
 T = TypeVar("T")
+
+_AHEAD = 4  # batches that `auto` reads ahead
+_BUFFER_BATCHES = 4  # of `auto`, by default, if whole batches repeat
 
 
 def echo_iterable(
@@ -50,11 +60,71 @@ def echo_iterable(
         TypeError: `iterable` cannot be iterated over.
     """
     schedule = EchoSchedule(factor, shuffle_buffer, seed)
-    return EchoIterable(iterable, schedule, reshuffle_each_iteration, rebatch)
+    reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
+    rebatch = checked_integer("rebatch", rebatch, 0, MAX_BATCH)
+    new_order = functools.partial(_fixed_order, schedule, reshuffle, rebatch or 1)
+    num_outputs = None if rebatch else schedule.num_outputs
+    return EchoIterable(iterable, new_order, rows=rebatch > 0, num_outputs=num_outputs)
+
+
+def auto(
+    loader: Iterable[T],
+    max_factor: int = 16,
+    buffer: int = 0,
+    mix: bool = True,
+    seed: int = 0,
+) -> "EchoIterable[T]":
+    """Batches of `loader`, and repeated examples where the loop would otherwise wait.
+
+        for batch in echo.auto(loader):
+            step(batch)
+
+    A thread reads the loader ahead. If it has fewer fresh examples ready than a batch takes when
+    the loop asks for one, examples that it delivered before fill the rest: the least repeated ones
+    first, and of those the ones that rested longest. A batch contains no example twice. A loader
+    that keeps up is passed on unchanged. The order is that of `echo.OpportunisticIterDataset`.
+    Decisions depend on time: what follows a state is not promised to be what followed it before.
+
+    Args:
+        loader: yields batches: nested dicts, lists, and tuples of arrays or tensors with one
+            leading size. Tensors stay on their device; arrays of JAX become NumPy's. All batches
+            that are emitted have the size of the first. For other batches give mix=False.
+        max_factor: the maximum number of copies of an example. 16 is the largest that was studied.
+        buffer: examples stored for repeating; 0 is 32 batches of them, or as many as 1 GiB holds,
+            and at least four batches. With mix=False, batches; 0 is four.
+        mix: whether to mix examples into batches. Otherwise whole batches repeat, of any kind that
+            `copy.deepcopy` can copy.
+        seed: seeds the choice between examples of equal rank.
+
+    Raises:
+        EchoSpecError: a value that is not allowed.
+        TypeError: `loader` cannot be iterated over.
+    """
+    buffer = checked_integer("buffer", buffer, 0, MAX_BUFFER)
+    if not checked_switch("mix", mix):
+        buffer = buffer or _BUFFER_BATCHES
+    new_order = functools.partial(_auto_order, max_factor, buffer, bool(mix), seed)
+    return EchoIterable(loader, new_order, rows=bool(mix), read_ahead=_AHEAD)
+
+
+def _fixed_order(schedule: EchoSchedule, reshuffle: bool, size: int, epoch: int) -> EchoCursor:
+    if reshuffle and epoch:
+        seed = _seed_of_pass(schedule.seed, epoch)
+        schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, seed)
+    return EchoCursor(schedule, size=size, drop_remainder=False)
+
+
+def _auto_order(max_factor: int, buffer: int, mix: bool, seed: int, epoch: int) -> AutoOrder:
+    seed = _seed_of_pass(seed, epoch) if epoch else seed
+    return AutoOrder(max_factor, buffer, seed, 0 if mix else 1)
+
+
+def _seed_of_pass(seed: int, epoch: int) -> int:
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
 
 
 class EchoIterable(Iterable[T]):
-    """An iterable whose items are echoed by `schedule`; see `echo_iterable`.
+    """An iterable whose items are echoed; what `echo_iterable` and `auto` return.
 
     PyTorch's loaders treat it as an IterableDataset if torch is imported before it is created.
 
@@ -65,39 +135,53 @@ class EchoIterable(Iterable[T]):
     def __init__(
         self,
         iterable: Iterable[T],
-        schedule: EchoSchedule,
-        reshuffle_each_iteration: bool = True,
-        rebatch: int = 0,
+        new_order: Callable[[int], EchoCursor | AutoOrder],
+        *,
+        rows: bool,
+        read_ahead: int = 0,
+        num_outputs: Callable[[int], int] | None = None,
     ):
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
             raise TypeError(f"iterable has type {type(iterable).__name__}; allowed: an iterable")
-        self._parent = Parent(iterable)
-        self._schedule = schedule
-        self._reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
-        self._rebatch = checked_integer("rebatch", rebatch, 0, MAX_BATCH)
+        has_epochs = hasattr(iterable, "set_epoch") and not isinstance(iterable, EchoIterable)
+        self._parent = Parent(iterable, has_epochs)
+        new_order(0)  # refuses what is not allowed
+        self._new_order, self._rows, self._read_ahead = new_order, rows, read_ahead
+        self._num_outputs = num_outputs
         self.epoch = 0
+        self._counts = [0, 0]  # of the passes before the newest: fresh examples, and emitted ones
         self._newest: EchoIterator[T] | None = None
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
         torch.register(EchoIterable)
 
     def __iter__(self) -> "EchoIterator[T]":
         torch.check_worker(self._parent.iterable)
-        iterator = self._waiting or self._begin(self.epoch)
-        iterator.open()
+        if self._waiting is None:
+            iterator, self._counts = self._begin(self.epoch), [self.fresh_examples, self.emitted]
+        else:
+            iterator = self._waiting
         self._newest, self._waiting = iterator, None
         self.epoch = iterator.epoch + 1
         return iterator
 
     def __len__(self) -> int:
-        if self._rebatch:
-            raise TypeError("the number of examples in the batches of the iterable is not known")
-        return self._schedule.num_outputs(len(self._parent.iterable))  # or a TypeError
+        if self._num_outputs is None:
+            raise TypeError("how many batches there will be is not known")
+        return self._num_outputs(len(self._parent.iterable))  # or a TypeError
 
     def __bool__(self) -> bool:
-        try:
-            return len(self) > 0
-        except TypeError:  # without a length an iterable is true
-            return True
+        return True  # also without a length
+
+    @property
+    def fresh_examples(self) -> int:
+        """Examples admitted in all passes, each counted once per pass; of batches that are not
+        taken apart, batches."""
+        return self._counts[0] + (self._newest.fresh_examples if self._newest else 0)
+
+    @property
+    def emitted(self) -> int:
+        """Examples emitted in all passes, repeats included."""
+        return self._counts[1] + (self._newest.emitted if self._newest else 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Numbers the next pass, here and in the iterable if that has a `set_epoch` too, or, if it
@@ -119,7 +203,7 @@ class EchoIterable(Iterable[T]):
         """
         if self._newest is None:
             self._newest = self._waiting = self._begin(self.epoch)
-        return self._newest.state()
+        return {"earlier": list(self._counts), **self._newest.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue from `state`; the items that are pending there are read.
@@ -130,21 +214,22 @@ class EchoIterable(Iterable[T]):
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
                 items than were read, or has been read from here and cannot start again.
         """
-        reader = RowReader if self._rebatch else SequentialReader
-        check_fields(state, ("epoch", "position", "schedule", *reader.fields))
+        fields = ("earlier", "epoch", *self._new_order(0).get_state(), *SequentialReader.fields)
+        check_fields(state, fields)
         position = dict(state)
-        epoch = checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION)
-        self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
+        counts, epoch = position.pop("earlier"), position.pop("epoch")
+        epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
+        self._new_order(epoch).at(position, None)  # refuses others before the iterable changes
         iterator = self._begin(epoch)
-        iterator._pass.set_state(position)
+        iterator.set_state(position)
         self._newest = self._waiting = iterator
-        self.epoch = epoch
+        self.epoch, self._counts = epoch, list(counts)
 
     def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         # Worker processes continue from a loaded state, but get no pass: generators, and the
         # iterators of many loaders, cannot be pickled.
         settings = self.__dict__ | {"_newest": None, "_waiting": None}
-        return settings, self._waiting and self._waiting.state()
+        return settings, self._waiting and self.state_dict()
 
     def __setstate__(self, pickled: tuple[dict[str, Any], dict[str, Any] | None]) -> None:
         settings, state = pickled
@@ -154,143 +239,42 @@ class EchoIterable(Iterable[T]):
 
     def _begin(self, epoch: int) -> "EchoIterator[T]":
         """A new pass from the start."""
-        self._parent.discard_loaded()
-        return EchoIterator(Source(self._parent), self._order(epoch), epoch, bool(self._rebatch))
-
-    def _order(self, epoch: int) -> EchoCursor:
-        """The order of a pass, at its start."""
-        schedule = self._schedule
-        if self._reshuffle and epoch:
-            seed = np.random.SeedSequence([schedule.seed, epoch]).generate_state(1, np.uint64)
-            schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, int(seed[0]))
-        return EchoCursor(schedule, size=self._rebatch or 1, drop_remainder=False)
+        if self._newest is not None:  # one pass at a time reads ahead
+            self._newest.reader.close(wait=True)
+        reader = SequentialReader(Source(self._parent), self._read_ahead, self._rows)
+        store = RowStore if self._rows else ItemStore
+        return EchoIterator(epoch, reader, self._new_order(epoch), store)
 
 
-class EchoIterator(Iterator[T]):
+class EchoIterator(EchoPass, Iterator[T]):
     """One pass over an echoed iterable. Several threads may share it.
 
     Attributes:
         epoch: the number of the pass.
     """
 
-    def __init__(self, source: "Source", order: EchoCursor, epoch: int, rows: bool):
+    def __init__(self, epoch: int, *parts: Any):
+        super().__init__(*parts)
         self.epoch = epoch
-        self.open = source.open  # iter() of the iterable, which the first item does, too
-        reader, store = SequentialReader(source), RowStore if rows else ItemStore
-        self._pass = EchoPass(RowReader(reader) if rows else reader, order, store)
 
     def __next__(self) -> T:
-        with self._pass.lock:
-            item, _, _ = self._pass.next()
-            return item
+        try:
+            return self.next()[0]
+        except StopIteration:
+            self.reader.close()
+            raise
 
     @property
     def fresh_examples(self) -> int:
-        """The number of items taken from the iterable in this pass, each counted once."""
-        return self._pass.num_read
+        """The number of items taken from the iterable in this pass, each counted once: those that
+        fill the buffer included, those that are read ahead excluded."""
+        return self.order.admitted
+
+    @property
+    def emitted(self) -> int:
+        """The number of items emitted in this pass, repeats included."""
+        return self.order.position
 
     def state(self) -> dict[str, Any]:
-        """The state of the `EchoIterable` at this position."""
-        with self._pass.lock:
-            return {"epoch": self.epoch, **self._pass.get_state()}
-
-
-class Parent:
-    """The iterable that is echoed, and what has been done to it here.
-
-    Attributes:
-        has_state: whether it has `state_dict` and `load_state_dict`, and the former works.
-        keeps_loaded: whether it starts every pass of an epoch from the last state that was loaded,
-            as data sets of Hugging Face do. They start over after the state {}.
-        changed: whether items have been read, or a state has been loaded.
-    """
-
-    def __init__(self, iterable: Any):
-        self.iterable = iterable
-        methods = (getattr(iterable, name, None) for name in ("state_dict", "load_state_dict"))
-        self.has_state = all(map(callable, methods))
-        nested = isinstance(iterable, EchoIterable)
-        self.keeps_loaded = self.has_state and hasattr(iterable, "set_epoch") and not nested
-        self.changed = self._was_loaded = False
-
-    def load(self, state: Any) -> None:
-        self.changed = self._was_loaded = True
-        self.iterable.load_state_dict(state)
-
-    def discard_loaded(self) -> None:
-        """Lets later passes ignore a state that was loaded."""
-        if self._was_loaded and self.keeps_loaded:
-            self.iterable.load_state_dict({})
-            self._was_loaded = False
-
-
-class Source:
-    """A pass over an iterable, as `echo.sequential.SequentialReader` reads it.
-
-    A state holds that of the iterable, and its epoch: that of a Hugging Face data set, or of the
-    sampler of a PyTorch loader.
-    """
-
-    def __init__(self, parent: Parent):
-        self._parent = parent
-        self._start()
-
-    def __next__(self) -> Any:
-        self.open()
-        # Before `next`, since an iterable without state cannot return to an item that failed.
-        self._read = self._parent.changed = True
-        return next(self._iterator)
-
-    def open(self) -> None:
-        if self._iterator is not None:
-            return
-        iterable = self._parent.iterable
-        torch.warn_unprepared(iterable)
-        self._iterator = iter(iterable)
-        if not hasattr(iterable, "__iter__"):  # indexed, perhaps without an IndexError at its end
-            with contextlib.suppress(TypeError, NotImplementedError):  # without a length
-                self._iterator = itertools.islice(self._iterator, len(iterable))
-
-    def get_state(self) -> dict[str, Any] | None:
-        parent, state = self._parent, None
-        if parent.has_state:  # otherwise later: iter() may draw a permutation
-            self.open()
-        # A generator runs from the first `next` on. Until then its iterable has an old state.
-        if parent.has_state and (self._read or not inspect.isgenerator(self._iterator)):
-            try:
-                state = parent.iterable.state_dict()
-            # Accelerate's loaders have the method in any case; MosaicML's requires arguments.
-            except (AttributeError, NotImplementedError, TypeError):
-                parent.has_state = parent.keeps_loaded = False
-        if self._read and state is None:
-            return None
-        parts = torch.parts_with_epochs(parent.iterable)
-        epochs = [part.epoch for part in parts if getattr(part, "epoch", None) is not None]
-        return {"epoch": int(epochs[0]) if epochs else None, "state": state}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        check_fields(state, ("epoch", "state"))
-        parent, kind = self._parent, type(self._parent.iterable).__name__
-        if state["epoch"] is not None:  # in another one Hugging Face ignores states
-            epoch = checked_integer("epoch", state["epoch"], 0, MAX_POSITION)
-            torch.set_epoch(parent.iterable, epoch)
-        if state["state"] is None:  # that of the start
-            parent.discard_loaded()
-            once = parent.has_state or isinstance(parent.iterable, Iterator)
-            if parent.changed and once and not parent.keeps_loaded:
-                raise ValueError(
-                    f"the iterable, a {kind}, has been read from and cannot start again; restore "
-                    "the state over a new one, or an object that makes one for each iter()"
-                )
-        elif parent.has_state:
-            parent.load(state["state"])
-        else:
-            raise ValueError(
-                "the state holds that of an iterable with state_dict and load_state_dict, which a "
-                f"{kind} does not have; restore it over an equal iterable"
-            )
-        self._start()
-
-    def _start(self) -> None:
-        self._iterator: Any = None
-        self._read = False
+        """The position of the pass."""
+        return {"epoch": self.epoch, **self.get_state()}

@@ -75,15 +75,6 @@ class EchoSchedule:
         echoed = self._echoed_admitted(num_outputs, num_fresh)
         return self._fresh_of(echoed - 1) + 1 if echoed else 0
 
-    def max_pending(self, num_outputs: int, num_fresh: int | None = None) -> int:
-        """The maximum number of stored items, if outputs are taken `num_outputs` at a time.
-
-        Each slot may hold a different item, and the items that those outputs admit enter before
-        any of them leaves.
-        """
-        bound = self.slots + num_outputs
-        return bound if num_fresh is None else min(bound, max(1, num_fresh))
-
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
         """A reader of the outputs from `position` on, over `num_fresh` items (None: endless)."""
         return EchoCursor(self, position, num_fresh)
@@ -186,13 +177,14 @@ class EchoCursor:
             self._taken, start, stop = 0, 0, n
         return self._fresh[start:stop], self._copy[start:stop]
 
-    def emitted(self, n: int) -> None:
-        """Takes n outputs that `peek` or `next` has returned."""
+    def emitted(self, n: int) -> np.ndarray:
+        """Takes n outputs that `peek` or `next` has returned. No item is dropped."""
         self._taken += n
         self.position += n
+        return _NO_ITEMS
 
-    def next(self, intake: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The next batches, read as far as required; see `echo.echo_pass.Order`."""
+    def next(self, intake: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The next batches, read as far as required; see `echo.echo_pass`."""
         required = self.schedule.admitted(self.position + self._size, self.num_fresh)
         while intake.num_read < required and intake.read(required):
             pass
@@ -207,11 +199,20 @@ class EchoCursor:
         if not size or (self._drop_remainder and size < self._size):
             raise StopIteration
         stop = len(index) // size * size
-        return index[:stop].reshape(-1, size), copy[:stop].reshape(-1, size), _NO_ITEMS
+        return index[:stop].reshape(-1, size), copy[:stop].reshape(-1, size)
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         """The number of copies of consecutive fresh items, int64 [n]."""
         return self.schedule.copies(int(fresh[0]), int(fresh[-1]) + 1)
+
+    def max_pending(self, num_outputs: int) -> int:
+        """The maximum number of stored items, if outputs are taken `num_outputs` at a time.
+
+        Each slot may hold a different item, and the items that those outputs admit enter before
+        any of them leaves.
+        """
+        bound = self.schedule.slots + num_outputs
+        return bound if self.num_fresh is None else min(bound, max(1, self.num_fresh))
 
     def get_state(self) -> dict[str, Any]:
         return {"position": self.position, "schedule": self._settings}

@@ -4,6 +4,7 @@ Both read, store, emit and restore items alike. They differ in the order of the 
 `echo.schedule.EchoCursor` or `echo.auto_order.AutoOrder`.
 """
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grain
 import numpy as np
 
-from echo.auto_order import AutoOrder, Repeats, store_rows
-from echo.echo_pass import EchoPass, Order
+from echo.auto_order import AutoOrder
+from echo.echo_pass import EchoPass
 from echo.readers import CHUNK_ITEMS, RandomAccessReader
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.sequential import SequentialReader
@@ -53,13 +54,10 @@ class _EchoStage(grain.IterDataset):
         outputs: the number of items emitted at a time.
         reads_ahead: whether an IterDataset is read on a thread.
         new_order: the order of a pass over so many fresh items (None: unknown).
-        _store_rows: the rows of a store in which up to so many items are stored before they are
-            emitted, for a pass over so many fresh items.
     """
 
     reads_ahead = False
-    new_order: Callable[[int | None], Order]
-    _store_rows: Callable[[int, int | None], int]
+    new_order: Callable[[int | None], EchoCursor | AutoOrder]
 
     def __init__(
         self,
@@ -110,15 +108,8 @@ class _EchoStage(grain.IterDataset):
         from echo.device import DeviceStore
 
         make = self.placement if callable(self.placement) else DeviceStore
-        rows = self._store_rows(self.outputs, num_items)
+        rows = self.new_order(num_items).max_pending(self.outputs)
         return make(rows, batch_size=self.batch_size)
-
-    def host_store(self, num_items: int | None) -> ItemStore | ArrayStore:
-        """An empty store in host memory for a pass over `num_items` fresh items."""
-        if self.batch_size is None:
-            return ItemStore()
-        # Items are read and stored in chunks.
-        return ArrayStore(self._store_rows(self.batch_size + CHUNK_ITEMS, num_items))
 
     def __iter__(self) -> grain.DatasetIterator:
         return _EchoIterator(self)
@@ -177,9 +168,6 @@ class EchoIterDataset(_EchoStage):
 
     def new_order(self, num_items: int | None) -> EchoCursor:
         return EchoCursor(self.schedule, 0, num_items, self.outputs, self._drop_remainder)
-
-    def _store_rows(self, outputs: int, num_items: int | None) -> int:
-        return self.schedule.max_pending(outputs, num_items)
 
 
 class OpportunisticIterDataset(_EchoStage):
@@ -245,14 +233,18 @@ class OpportunisticIterDataset(_EchoStage):
             raise EchoSpecError(
                 "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
             )
-        self._repeats = Repeats(max_factor, shuffle_buffer, seed)
-        self._ask = {"slack": slack, "limit": limit, "earlier": earlier}
+        self._order = AutoOrder(
+            max_factor,
+            shuffle_buffer,
+            seed,
+            self.outputs,
+            slack=slack,
+            limit=limit,
+            earlier=earlier,
+        )
 
     def new_order(self, num_items: int | None) -> AutoOrder:
-        return AutoOrder(self._repeats, self.outputs, **self._ask)
-
-    def _store_rows(self, outputs: int, num_items: int | None) -> int:
-        return store_rows(self._repeats.capacity, outputs)
+        return copy.copy(self._order)
 
 
 class _EchoIterator(grain.DatasetIterator):
@@ -262,7 +254,12 @@ class _EchoIterator(grain.DatasetIterator):
         self._dataset = dataset
         parent, options = dataset._parent, dataset.read_options
         num_items = len(parent) if isinstance(parent, grain.MapDataset) else None
-        on_device = dataset.device_store(num_items)
+        order, new_store = dataset.new_order(num_items), ItemStore
+        if on_device := dataset.device_store(num_items):
+            new_store = on_device.emptied
+        elif dataset.batch_size is not None:  # items are read and stored in chunks
+            rows = order.max_pending(dataset.batch_size + CHUNK_ITEMS)
+            new_store = functools.partial(ArrayStore, rows)
         if isinstance(parent, grain.MapDataset):
             super().__init__()
             reader = RandomAccessReader(
@@ -270,31 +267,27 @@ class _EchoIterator(grain.DatasetIterator):
                 options.num_threads,
                 options.prefetch_buffer_size,
                 stacked=dataset.batch_size is not None,
-                send=None if on_device is None else on_device.send,
+                send=on_device and on_device.send,
             )
         else:
             iterator = iter(parent)
             super().__init__(iterator)
             ahead = options.prefetch_buffer_size if dataset.reads_ahead else 0
             reader = SequentialReader(iterator, ahead)
-        on_host = functools.partial(dataset.host_store, num_items)
-        new_store = on_device.emptied if on_device else on_host
-        self._pass = EchoPass(reader, dataset.new_order(num_items), new_store)
+        self._pass = EchoPass(reader, order, new_store)
 
     def __next__(self) -> Any:
         self._assert_not_closed()
-        with self._pass.lock:
-            item, index, copy = self._pass.next()
-            if not self._dataset.annotate:
-                return item
-            if self._dataset.batch_size is None:
-                index, copy = index[0], copy[0]
-            return Echoed(item, index, copy, self._pass.order.admitted)
+        item, index, copy, fresh = self._pass.next()
+        if not self._dataset.annotate:
+            return item
+        if self._dataset.batch_size is None:
+            index, copy = index[0], copy[0]
+        return Echoed(item, index, copy, fresh)
 
     def get_state(self) -> dict[str, Any]:
         """The position of this iterator: small, in JSON, valid in any process."""
-        with self._pass.lock:
-            return self._pass.get_state()
+        return self._pass.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`.

@@ -31,7 +31,7 @@ def usable_cores() -> int:
 
 def done_within(seconds: float | None, future: Future) -> bool:
     """Waits up to `seconds` (None: without limit) for `future`; returns whether it is done."""
-    if not future.done():
+    if seconds != 0 and not future.done():
         # concurrent.futures.wait takes twice the CPU time, and a stage asks often.
         with contextlib.suppress(TimeoutError, CancelledError):
             future.exception(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import dataclasses
 import itertools
 import json
 import math
@@ -12,7 +11,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from echo.advice.recommend import FRESH_SHARES, time_text
@@ -34,32 +33,74 @@ _REPLAY_SHARE = 20  # fresh steps per repeated one
 _WAITING = 0.05  # a smaller share of time waited is not worth a change
 
 
-@dataclasses.dataclass(frozen=True)
 class Watched:
-    """What was measured; str() of it is a box of at most six lines.
+    """What has been measured so far; str() of it is a box of at most six lines.
 
     Attributes:
         steps: steps measured, without the first ones, pauses, and repeats.
-        seconds: their wall time.
-        waited: the share of it blocked in the loader's `next`, from 0 to 1.
-        ratio: (low, high) of R, the loader's time per batch / the step's. Without replay, low holds
-            if the loader stands still during steps, and high if it works on.
-        loader_seconds: (low, high) of the loader's time per batch.
-        step_seconds: (low, high) of the step's own time.
         repeated: steps that were taken on repeats, to measure the step.
         workers: `num_workers` of the loader, or None.
-        idle_cores: cores of the machine that were idle meanwhile, or None if unknown.
     """
 
-    steps: int
-    seconds: float
-    waited: float
-    ratio: tuple[float, float]
-    loader_seconds: tuple[float, float]
-    step_seconds: tuple[float, float]
-    repeated: int
-    workers: int | None
-    idle_cores: float | None
+    def __init__(self, replay: int, workers: int | None):
+        self._replay = checked_integer("replay", replay, 0, 10_000)
+        self.steps, self.repeated, self.workers = 0, 0, workers
+        self._seen, self._next_replay = 0, 4 * FIRST_STEPS
+        self._settled = FIRST_STEPS  # the steps seen when measuring continues
+        self._waited, self._rested = 0.0, 0.0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._pause = float("inf")
+        # Of each replay: seconds per step where this thread does not see them end, and seconds of
+        # the wait for the first fresh batch after it, which a loader that works during steps has
+        # ready.
+        self._step_seconds: list[float] = []
+        self._wait_after: list[float] = []
+        self._idle, self._since = _idle_seconds(), time.perf_counter()
+        self._shown, self._shown_steps = self._since, 0  # of the last box
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the steps measured."""
+        return self._waited + self._rested
+
+    @property
+    def waited(self) -> float:
+        """The share of `seconds` blocked in the loader's `next`, from 0 to 1."""
+        step = statistics.mean(self._step_seconds or [self._rested / max(1, self.steps)])
+        return max(0.0, 1 - step * self.steps / self.seconds) if self.seconds else 0.0
+
+    @property
+    def step_seconds(self) -> tuple[float, float]:
+        """(low, high) of the step's own time."""
+        measured = self._step_seconds or [self._rested / max(1, self.steps)]
+        return min(measured), max(measured)
+
+    @property
+    def loader_seconds(self) -> tuple[float, float]:
+        """(low, high) of the loader's time per batch. Without replay, low holds if the loader
+        stands still during steps, and high if it works on."""
+        steps = max(1, self.steps)
+        # A loader that works during steps takes a whole step of the loop, one that stands still
+        # only the wait. After a replay the former has a batch ready, the latter does not.
+        low, high = self._waited / steps, self.seconds / steps
+        if self._wait_after and low:
+            stands_still = statistics.median(self._wait_after) / low > 0.5
+            return (low, low) if stands_still else (high, high)
+        return low, high
+
+    @property
+    def ratio(self) -> tuple[float, float]:
+        """(low, high) of R, the loader's time per batch / the step's."""
+        (low, high), (least, most) = self.loader_seconds, self.step_seconds
+        return (low / most, high / least) if self.steps else (0.0, 0.0)
+
+    @property
+    def idle_cores(self) -> float | None:
+        """Cores of the machine that were idle meanwhile, or None if unknown."""
+        idle, since = _idle_seconds(), time.perf_counter() - self._since
+        if idle is None or self._idle is None or since <= 0:
+            return None
+        return min((idle - self._idle) / since, usable_cores())
 
     @property
     def factor(self) -> int:
@@ -79,133 +120,74 @@ class Watched:
         return 1 - high * pace, 1 - low * pace
 
     def to_json(self) -> str:
-        """One line of JSON with every attribute, `factor`, and `saved`."""
-        derived = {"factor": self.factor, "saved": self.saved}
-        return json.dumps(dataclasses.asdict(self) | derived)
+        """One line of JSON with every attribute."""
+        names = (name for name in dir(self) if not name.startswith("_") and name != "to_json")
+        return json.dumps({name: getattr(self, name) for name in names})
 
     def __str__(self) -> str:
         if not self.steps:
-            return _box([f"echo.watch: no step measured yet; the first {FIRST_STEPS} do not count"])
-        (low, high), factor = self.ratio, self.factor
-        ratio = "at most 1" if self.waited < _WAITING else _range(low, high, "{:.2g}")
+            return f"\n| echo.watch: no step measured yet; the first {FIRST_STEPS} do not count"
+        keeps_up = self.waited < _WAITING
         lines = [
             f"The loop waited {self.waited:.0%} of {_duration(self.seconds)} for its loader"
             f" ({self.steps:,} steps).",
-            f"R = {ratio}: a batch takes {_seconds(self.loader_seconds)} to load and"
-            f" {_seconds(self.step_seconds)} to train on.",
+            f"R = {'at most 1' if keeps_up else _span(self.ratio, '{:.2g}'.format)}: a batch takes"
+            f" {_span(self.loader_seconds, time_text)} to load and"
+            f" {_span(self.step_seconds, time_text)} to train on.",
         ]
-        if self.waited < _WAITING:
+        if keeps_up:
             lines.append("Nothing to gain: the loader keeps up.")
-        elif factor == 1:
+        elif self.factor == 1:
             lines.append("Read ahead, since the loader stands still during steps: num_workers=1.")
         else:
-            if self.workers is not None and (self.idle_cores or 0) >= 1:
-                added = min(math.ceil((self.workers or 1) * (high - 1)), int(self.idle_cores or 0))
+            if self.workers is not None and (idle := self.idle_cores or 0) >= 1:
+                more = min(math.ceil((self.workers or 1) * (self.ratio[1] - 1)), int(idle))
                 lines.append(
-                    f"First try num_workers={self.workers + added}: {self.idle_cores:.1f} cores are"
-                    " idle."
+                    f"First try num_workers={self.workers + more}: {idle:.1f} cores are idle."
                 )
-            least, most = (max(0.0, share) for share in self.saved)
+            saved = [max(0.0, share) for share in self.saved]
+            hours = [share * self.seconds for share in saved]
             lines.append(
-                f"Echo with factor {factor}, or echo.auto(loader): {least:.0%} to {most:.0%} less"
-                f" time to the same quality, {_duration(least * self.seconds)} to"
-                f" {_duration(most * self.seconds)} of what ran so far."
+                f"Echo with factor {self.factor}, or echo.auto(loader): "
+                f"{_span(saved, '{:.0%}'.format)} less time to the same quality, "
+                f"{_span(hours, _duration)} of what ran so far."
             )
-        if not self.repeated and self.waited >= _WAITING:
+        if not self.repeated and not keeps_up:
             lines.append("The step's time is what this thread saw; replay=16 measures it.")
-        return _box(lines)
+        return "\n".join(["", *(f"| {line}" for line in lines)])
 
-
-class Watch(Generic[T]):
-    """An iterable with the items of `loader`; see `watch`.
-
-    Attributes:
-        loader: the iterable that is watched, whose other attributes are this one's too.
-        report: what was measured so far.
-    """
-
-    def __init__(self, loader: Iterable[T], replay: int):
-        if not hasattr(loader, "__iter__"):
-            raise TypeError(f"loader has type {type(loader).__name__}; allowed: an iterable")
-        self.loader = loader
-        self._meter = _Meter(replay, getattr(loader, "num_workers", None))
-        weakref.finalize(self, self._meter.show)  # also at the end of the program
-
-    def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:  # state_dict, sampler, dataset, ...
-        if name == "loader":  # not there yet, as while this is unpickled
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    def __iter__(self) -> Iterator[T]:
-        try:
-            yield from self._meter.measured(iter(self.loader))
-        finally:
-            if not self._meter.shown_steps:
-                self._meter.show()
-
-    @property
-    def report(self) -> Watched:
-        return self._meter.report()
-
-
-class _Meter:
-    """The clocks of a `Watch`. It does not refer to it, so that a loop's end can release that.
-
-    Attributes:
-        shown_steps: the steps that the last box was about.
-    """
-
-    def __init__(self, replay: int, workers: int | None):
-        self._replay = checked_integer("replay", replay, 0, 10_000)
-        self._workers = workers
-        self._seen, self._next_replay = 0, 4 * FIRST_STEPS
-        self._settled = FIRST_STEPS  # the steps seen when measuring continues
-        self._steps, self._waited, self._rested = 0, 0.0, 0.0
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._pause = float("inf")
-        # Of each replay: seconds per step where this thread does not see them end, and seconds of
-        # the wait for the first fresh batch after it, which a loader that works during steps has
-        # ready.
-        self._step_seconds: list[float] = []
-        self._wait_after: list[float] = []
-        self._repeated = 0
-        self._idle = _idle_seconds()
-        self._since = self._shown = time.perf_counter()
-        self.shown_steps = 0
-
-    def measured(self, iterator: Iterator[T]) -> Iterator[T]:
+    def _measured(self, iterator: Iterator[T]) -> Iterator[T]:
         """The items of `iterator`, and replays."""
-        clock, after_replay = time.perf_counter, False
+        clock, replayed = time.perf_counter, False
         start = clock()
-        for batch in iterator:
-            waited = clock() - start
-            copies = self._copies(batch)
-            given = clock()
-            yield batch
-            start = clock()
-            self._count(waited, start - given, after_replay)
-            after_replay = bool(copies)
-            if copies:
-                yield from self._replayed(copies)
+        try:
+            for batch in iterator:
+                waited = clock() - start
+                copies = self._copies(batch)
+                given = clock()
+                yield batch
                 start = clock()
-            if start - self._shown > _SECONDS_BETWEEN_BOXES:
-                self.show()
+                self._count(waited, start - given, replayed)
+                if replayed := bool(copies):
+                    yield from self._replayed(copies)
+                if clock() - self._shown > _SECONDS_BETWEEN_BOXES:
+                    self._show()
                 start = clock()
+        finally:
+            if not self._shown_steps:
+                self._show()
 
-    def _count(self, waited: float, rest: float, after_replay: bool) -> None:
+    def _count(self, waited: float, rest: float, replayed: bool) -> None:
         self._seen += 1
-        if after_replay:
+        if replayed:
             self._wait_after.append(waited)
         self._recent.append(rest)
         if self._seen % 32 == FIRST_STEPS:
             self._pause = PAUSE * statistics.median(self._recent)
-        if after_replay or rest > self._pause:
+        if replayed or rest > self._pause:
             self._settled = self._seen + SETTLING_STEPS
         elif self._seen > self._settled:
-            self._steps, self._waited = self._steps + 1, self._waited + waited
+            self.steps, self._waited = self.steps + 1, self._waited + waited
             self._rested += rest
 
     def _copies(self, batch: T) -> list[T]:
@@ -218,7 +200,7 @@ class _Meter:
 
     def _replayed(self, copies: list[T]) -> Iterator[T]:
         """Hands out copies, and measures the step: the device is idle at both ends."""
-        self._repeated += len(copies)
+        self.repeated += len(copies)
         _synchronize()
         times = [time.perf_counter()]
         while copies:
@@ -231,41 +213,39 @@ class _Meter:
         if end - times[-1] > 2 * seen:
             self._step_seconds.append((end - times[0]) / (len(times) - 1))
 
-    def report(self) -> Watched:
-        steps = max(1, self._steps)
-        wait, rest = self._waited / steps, self._rested / steps
-        measured = self._step_seconds or [rest]
-        step = min(measured), max(measured)
-        # A loader that works during steps takes a whole step of the loop, one that stands still
-        # only the wait. After a replay the former has a batch ready, the latter does not.
-        loader = wait, wait + rest
-        if self._wait_after and wait:
-            ready = 1 - min(1.0, statistics.median(self._wait_after) / wait)
-            loader = loader[round(ready)], loader[round(ready)]
-        seconds = self._waited + self._rested
-        return Watched(
-            steps=self._steps,
-            seconds=seconds,
-            waited=max(0.0, 1 - statistics.mean(measured) / (wait + rest)) if seconds else 0.0,
-            ratio=(loader[0] / step[1], loader[1] / step[0]) if self._steps else (0.0, 0.0),
-            loader_seconds=loader,
-            step_seconds=step,
-            repeated=self._repeated,
-            workers=self._workers,
-            idle_cores=self._idle_cores(),
-        )
-
-    def _idle_cores(self) -> float | None:
-        idle, since = _idle_seconds(), time.perf_counter() - self._since
-        if idle is None or self._idle is None or since <= 0:
-            return None
-        return min((idle - self._idle) / since, usable_cores())
-
-    def show(self) -> None:
-        if self._steps > self.shown_steps or (self._seen and not self.shown_steps):
+    def _show(self) -> None:
+        if self.steps > self._shown_steps or (self._seen and not self._shown_steps):
             with contextlib.suppress(OSError, ValueError):  # as of a terminal that is gone
-                print(self.report(), file=sys.stderr, flush=True)
-        self._shown, self.shown_steps = time.perf_counter(), self._steps
+                print(self, file=sys.stderr, flush=True)
+        self._shown, self._shown_steps = time.perf_counter(), self.steps
+
+
+class Watch(Generic[T]):
+    """An iterable with the items of `loader`; see `watch`.
+
+    Attributes:
+        loader: the iterable that is watched, whose other attributes are this one's too.
+        report: what was measured so far. It does not refer to the loader, so that a loop's end can
+            release that.
+    """
+
+    def __init__(self, loader: Iterable[T], replay: int):
+        if not hasattr(loader, "__iter__"):
+            raise TypeError(f"loader has type {type(loader).__name__}; allowed: an iterable")
+        self.loader = loader
+        self.report = Watched(replay, getattr(loader, "num_workers", None))
+        weakref.finalize(self, self.report._show)  # also at the end of the program
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:  # state_dict, sampler, dataset, ...
+        if name == "loader":  # not there yet, as while this is unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[T]:
+        return self.report._measured(iter(self.loader))
 
 
 def watch(loader: Iterable[T], replay: int = 0) -> Watch[T]:
@@ -311,20 +291,11 @@ def _idle_seconds() -> float | None:
         return None
 
 
-def _range(low: float, high: float, form: str) -> str:
-    low_text, high_text = form.format(low), form.format(high)
-    return low_text if low_text == high_text else f"{low_text} to {high_text}"
-
-
-def _seconds(pair: tuple[float, float]) -> str:
-    low, high = map(time_text, pair)
+def _span(pair: Sequence[float], text: Callable[[float], str]) -> str:
+    low, high = map(text, pair)
     return low if low == high else f"{low} to {high}"
 
 
 def _duration(seconds: float) -> str:
     unit, scale = next(u for u in (("h", 3600), ("min", 60), ("s", 0)) if seconds >= u[1])
     return f"{seconds / (scale or 1):.1f} {unit}"
-
-
-def _box(lines: list[str]) -> str:
-    return "\n".join(["", *(f"| {line}" for line in lines)])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo import readers
-from echo.auto_order import AutoOrder, Repeats
+from echo.auto_order import AutoOrder
 from tests.helpers.echo_parents import KINDS, on_device, parent_of
 from tests.helpers.runs import HANGS
 
@@ -85,19 +85,24 @@ def cases(draw):
 @settings(deadline=None)
 def test_batches_are_those_of_the_reference(case):
     max_factor, capacity, size, seed, decisions = case
-    repeats, reference = Repeats(max_factor, capacity, seed), Reference(max_factor, capacity, seed)
+    order = AutoOrder(max_factor, capacity, seed, size, earlier=decisions.__getitem__)
+    reference, intake = (
+        Reference(max_factor, capacity, seed),
+        Arrivals([0] * (size + sum(decisions))),
+    )
     outputs = []
     for fresh in decisions:
-        before = set(repeats.stored()[0].tolist())
-        index, copy, dropped = repeats.take(fresh, size)
+        before = set(order.stored[0].tolist())
+        (index,), (copy,) = order.next(intake)
         batch = list(zip(index.tolist(), copy.tolist(), strict=True))
         assert batch == reference.take(fresh, size)
-        numbers, emitted, last = repeats.stored().tolist()
+        dropped = order.emitted(size)
+        numbers, emitted, last = order.stored.tolist()
         assert dict(zip(numbers, emitted, strict=True)) == reference.store
         assert last == [reference.last[item] for item in numbers]
         assert len(reference.store) <= capacity
         spent = {item for item, n in batch if n == max_factor - 1}
-        new = set(range(repeats.admitted - fresh, repeats.admitted))
+        new = set(range(order.admitted - fresh, order.admitted))
         assert set(dropped.tolist()) == (before | new) - set(reference.store) - spent
         outputs += batch
     # The copies of an item are numbered without gaps, up to the maximum.
@@ -190,22 +195,24 @@ def test_a_batch_takes_what_is_ready_and_waits_for_no_more_than_it_should_have(
     intervals, max_factor, capacity, size, patience, lead
 ):
     """A batch may wait for `patience`; at most `lead` items more than it requires are allowed."""
-    repeats, due, allowed = Repeats(max_factor, capacity, 0), 0, 0
+    due, allowed = 0, 0
     order = AutoOrder(
-        repeats,
+        max_factor,
+        capacity,
+        0,
         size,
         slack=lambda: due - intake.now,
         limit=None if lead is None else lambda: np.int64(allowed),
     )
     times = np.cumsum(np.asarray(intervals, int)).tolist()
     intake, emitted = Arrivals(times), collections.Counter()
-    while len(times) - repeats.admitted >= size:
-        admitted, start = repeats.admitted, intake.now
-        due, required = start + patience, max(0, size - len(repeats))
+    while len(times) - order.admitted >= size:
+        admitted, start = order.admitted, intake.now
+        due, required = start + patience, max(0, size - order.stored.shape[1])
         most = size if lead is None else min(size, max(required, lead))
         allowed = admitted + (lead or 0)
         least, reserve = required, min(size / 2 + admitted / 8, capacity / 2)
-        copies_due = size * (repeats.batches + 1) + repeats.evicted
+        copies_due = size * (order.batches + 1) + order.evicted
         while admitted and least < most and max_factor * (admitted + least - reserve) < copies_due:
             least += 1
         now = start
@@ -214,15 +221,14 @@ def test_a_batch_takes_what_is_ready_and_waits_for_no_more_than_it_should_have(
         if least:
             now = max(now, times[admitted + least - 1])
         fresh = min(most, sum(time <= now for time in times) - admitted)
-        (index,), (copy,), _ = order.next(intake)
+        (index,), (copy,) = order.next(intake)
         assert np.count_nonzero(copy == 0) == fresh
         assert index[:fresh].tolist() == list(range(admitted, admitted + fresh))
         assert len(set(index.tolist())) == size
         assert intake.now == now
         emitted.update(index.tolist())
         order.emitted(size)
-        repeats.take(fresh, size)
-        assert order.admitted == repeats.admitted
+        assert order.admitted == admitted + fresh
         assert len(order.pending()) <= capacity
         assert json.loads(json.dumps(order.get_state())) == order.get_state()
     with pytest.raises(StopIteration):
@@ -230,26 +236,10 @@ def test_a_batch_takes_what_is_ready_and_waits_for_no_more_than_it_should_have(
     assert max(emitted.values(), default=1) <= max_factor
 
 
-def test_states_are_exact_although_most_are_decisions_since_an_earlier_one():
-    order, snapshots = AutoOrder(Repeats(3, 6, 1), 4, earlier=lambda n: [4, 1, 2][n % 3]), []
-    start, intake = order, Arrivals([0] * 999)
-    for _ in range(100):
-        order.next(intake)
-        order.emitted(4)
-        state = order.get_state()
-        restored = start.at(json.loads(json.dumps(state)), None)
-        assert restored.get_state() == state
-        for each in ("pending", "oldest"):
-            assert getattr(restored, each)() == getattr(order, each)()
-        assert restored.admitted == order.admitted
-        snapshots.append(state["admitted"])
-    assert len(set(snapshots)) == 4
-
-
 def simulated(intervals, max_factor, capacity, size):
     """Batches of steps that take 1, behind items that follow each other in `intervals`: (index,
     time waited, items stored before)."""
-    order = AutoOrder(Repeats(max_factor, capacity, seed=0), size)
+    order = AutoOrder(max_factor, capacity, 0, size)
     intake, batches = Arrivals(np.cumsum(intervals)), []
     while True:
         stored, start = len(order.pending()), intake.now
@@ -392,14 +382,21 @@ def test_without_batches_items_may_differ_in_shape():
 
 def test_a_replayed_batch_takes_no_more_copies_than_are_left():
     """Also if it contains items twice."""
-    repeats = Repeats(max_factor=3, capacity=2, seed=0)
-    repeats.take(2, 2)
+
+    order = AutoOrder(3, shuffle_buffer=2, seed=0, batch_size=5, earlier=[5, 0].__getitem__)
+    intake = Arrivals([0] * 20)
+    order.next(intake)
+    order.emitted(5)
     with pytest.raises(ValueError, match="0 fresh items, and the stored ones have 4 copies left"):
-        repeats.take(0, 5)
-    items, copies, _ = repeats.take(0, 4)
+        order.next(intake)
+    order = AutoOrder(3, shuffle_buffer=2, seed=0, batch_size=4, earlier=[4, 0].__getitem__)
+    intake = Arrivals([0] * 20)
+    order.next(intake)
+    order.emitted(4)
+    (items,), (copies,) = order.next(intake)
     assert sorted(zip(items.tolist(), copies.tolist(), strict=True)) == [
-        *((0, 1), (0, 2)),
-        *((1, 1), (1, 2)),
+        *((2, 1), (2, 2)),
+        *((3, 1), (3, 2)),
     ]
 
 

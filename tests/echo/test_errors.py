@@ -129,10 +129,11 @@ def stages():
 WRONG_STATES = {
     "position": [-1, 10**9, 2**70, 1.5, None, "8", True],
     "schedule": [None, "3, 5, 0", "2, 4, 0", "2, 5, 1", 7],
-    "settings": [None, "max_factor 4", 7],
+    "max_factor": [None, 4, "3"],
+    "shuffle_buffer": [None, 6],
     "batch_size": [3, None],
     "admitted": [41],
-    "decisions": [None, 7, [-1], [5], [1.5], [0] * 32],
+    "batches": [-1, 1.5, None],
 }
 
 

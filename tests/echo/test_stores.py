@@ -135,7 +135,7 @@ def test_rows_stay_below_the_most_that_are_pending_together():
         left += dict(zip(fresh.tolist(), copies.tolist(), strict=True))
         most = max(most, len(left))
         left -= collections.Counter(emitted.tolist())
-        assert rows.take(emitted).max() < most <= schedule.max_pending(8)
+        assert rows.take(emitted).max() < most <= cursor.max_pending(8)
 
 
 def test_the_item_store_emits_independent_copies():

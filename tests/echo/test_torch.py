@@ -184,7 +184,7 @@ def test_workers_that_would_each_read_all_or_start_workers_are_refused(
     worker = types.SimpleNamespace(id=0, num_workers=workers)  # starting it takes 5 s
     monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: worker)
     with pytest.raises(RuntimeError, match="num_workers=0"):
-        iter(echo.echo_iterable(iterable, 2))
+        next(iter(echo.echo_iterable(iterable, 2)))
 
 
 def test_a_loader_raises_the_error_of_its_workers():
