@@ -164,12 +164,8 @@ FIELDS = [
 ]
 
 # Fields that may differ between the processes of a run: where its data are, and how fast they come.
-OF_A_MACHINE = (
-    "dataset.data_dir",
-    "dataset.cache_dir",
-    "loader.workers",
-    *(field.name for field in FIELDS if field.name.startswith("upstream.")),
-)
+OF_A_MACHINE = ("dataset.data_dir", "dataset.cache_dir", "loader.workers")
+OF_A_MACHINE += tuple(field.name for field in FIELDS if field.name.startswith("upstream."))
 
 # Fields that may change the order in which devices add, and with it the numbers by rounding.
 CHANGE_ROUNDING = ("mesh.data", "mesh.model", "sharding")
@@ -192,12 +188,7 @@ MAY_CHANGE_ON_RESUME = (
 
 # Those of them that may also differ between launches of a study, and so between its trials, since
 # they affect no seconds.
-MAY_CHANGE_IN_STUDY = (
-    "dataset.data_dir",
-    "dataset.cache_dir",
-    "log_every_steps",
-    *_GONE,
-)
+MAY_CHANGE_IN_STUDY = ("dataset.data_dir", "dataset.cache_dir", "log_every_steps", *_GONE)
 
 
 def add(field: Field) -> None:
@@ -230,12 +221,6 @@ def get_config(fields: Mapping[str, Any] | None = None) -> ConfigDict:
     config = ConfigDict(tree).lock()
     config.update_from_flattened_dict(fields or {})
     return config
-
-
-def get_variant(variants: Mapping[str, Mapping[str, Any]], variant: str = "") -> ConfigDict:
-    """The configuration of a variant, of which `variants` has the fields; raises ValueError if
-    there is no such one."""
-    return get_config(choose(variants, variant))
 
 
 def choose(variants: Mapping[str, Any], variant: str) -> Any:

@@ -10,9 +10,7 @@ weight decay, 45,000 / 5,000 images for training and validation, and the search 
 Shallue et al. (2018). Full size requires an accelerator.
 """
 
-import functools
-
-from configs import base, catalog
+from configs import catalog
 
 SEARCH_SPACE = {
     "learning_rate": (0.01, 10.0),
@@ -81,8 +79,7 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.97,
 }
 
-SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
-
-get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
-get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
-get_studies = functools.partial(catalog.get_studies, SEARCHES)
+get_config, get_search_space, get_studies = catalog.functions(
+    (FIELDS, SEARCH_SPACE, NUMBERS),
+    mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS),
+)

@@ -19,9 +19,7 @@ The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,0
 examples. The mini exercises every stage; it is not meant for comparing detectors.
 """
 
-import functools
-
-from configs import base, catalog
+from configs import catalog
 
 EXAMPLES = 118_287  # of COCO 2017's training split
 EPOCHS = 100
@@ -101,8 +99,7 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.3,
 }
 
-SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
-
-get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
-get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
-get_studies = functools.partial(catalog.get_studies, SEARCHES)
+get_config, get_search_space, get_studies = catalog.functions(
+    (FIELDS, SEARCH_SPACE, NUMBERS),
+    mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS),
+)

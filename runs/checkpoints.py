@@ -7,6 +7,7 @@ before anything is read, so restoring returns exactly what was saved, or raises.
 import hashlib
 import os
 import pathlib
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
-from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN
 
 from echo.spec import abbreviated
 from echo.threads import DaemonPool
@@ -54,32 +54,30 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike, on_saved: Callable[[], None] = lambda: None):
         check_path(directory)
         self._directory, self._on_saved = pathlib.Path(directory).absolute(), on_saved
-        self._keep = AnyPreservationPolicy([])
-        self._opened: ocp.CheckpointManager | None = None
+        self._writer: ocp.AsyncCheckpointer | None = None
         self._background: DaemonPool | None = None
         self._saving: Future | None = None
         self._intact: set[int] = set()  # steps whose files have been checked
 
     def save(self, step: int, arrays: Any, value: Any, best_step: int) -> None:
-        """Saves a checkpoint in the background, unless there is one of the same step.
+        """Saves a checkpoint in the background, then removes the older ones but for the best.
 
         Args:
-            step: names the checkpoint.
+            step: names the checkpoint; there must be none of this name.
             arrays: a pytree of arrays, which may be modified once this returns.
             value: a JSON value.
             best_step: the step of the best checkpoint, which is kept however old it is.
         """
         self._wait()
-        self._keep.policies = [LatestN(_NUM_NEWEST), CustomSteps([best_step])]
-        manager = self._manager()
-        if step in manager.all_steps():
-            return
+        if self._writer is None or self._background is None:
+            self._directory.mkdir(exist_ok=True)
+            self._writer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
+            self._background = DaemonPool(1)
         arguments = ocp.args.Composite(
             arrays=ocp.args.StandardSave(by_path(arrays)), value=ocp.args.JsonSave(value)
         )
-        manager.save(step, args=arguments)
-        self._background = self._background or DaemonPool(1)
-        self._saving = self._background.submit(self._complete, manager, self._place(step))
+        self._writer.save(self._place(step), args=arguments)
+        self._saving = self._background.submit(self._complete, self._writer, step, best_step)
 
     def _wait(self) -> None:
         """Waits until the last checkpoint is saved, or raises its error, once."""
@@ -87,21 +85,24 @@ class Checkpoints:
         if saving is not None:
             saving.result()
 
-    def _complete(self, manager: ocp.CheckpointManager, place: pathlib.Path) -> None:
+    def _complete(self, writer: ocp.AsyncCheckpointer, step: int, best_step: int) -> None:
         # Orbax's own callback comes before the checkpoint gets its name.
-        manager.wait_until_finished()
+        writer.wait_until_finished()
         if processes.is_first():
+            place = self._place(step)
             records.write_json(place / MANIFEST, {"files": _digests(place)})
+            for old in self._listed()[_NUM_NEWEST:]:
+                if old != best_step:
+                    shutil.rmtree(self._place(old))
         self._on_saved()
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, from the newest to the oldest, including damaged ones."""
+        return processes.decided_by_first(self._listed)
 
-        def list_directory() -> list[int]:
-            names = (path.name for path in self._directory.glob("*") if path.is_dir())
-            return sorted((int(name) for name in names if records.is_numbered(name)), reverse=True)
-
-        return processes.decided_by_first(list_directory)
+    def _listed(self) -> list[int]:
+        names = (path.name for path in self._directory.glob("*") if path.is_dir())
+        return sorted((int(name) for name in names if records.is_numbered(name)), reverse=True)
 
     def value(self, step: int) -> Any:
         """The value of a checkpoint; raises Damaged."""
@@ -135,20 +136,12 @@ class Checkpoints:
         try:
             self._wait()
         finally:
-            if self._background is not None:
-                self._background.close()
-            if self._opened is not None:
-                self._opened.close()
-            self._background = self._opened = None
+            for part in filter(None, (self._background, self._writer)):
+                part.close()
+            self._background = self._writer = None
 
     def _place(self, step: int) -> pathlib.Path:
         return self._directory / str(step)
-
-    def _manager(self) -> ocp.CheckpointManager:
-        if self._opened is None:
-            options = ocp.CheckpointManagerOptions(preservation_policy=self._keep, create=True)
-            self._opened = _Manager(self._directory, options=options)
-        return self._opened
 
     def _check(self, step: int) -> None:
         """Raises Damaged unless the files of a checkpoint are those that were saved."""
@@ -158,18 +151,6 @@ class Checkpoints:
         if why is not None:
             raise Damaged(why) if why else Incomplete("it is incomplete")
         self._intact.add(step)
-
-
-class _Manager(ocp.CheckpointManager):
-    """Does not report steps to JAX's preemption service.
-
-    Orbax does so when it saves and, in the background of process 0 only, when a checkpoint is
-    complete: then of an old step, from which JAX may compute a stop that this process has passed.
-    The training loop reports for itself (see runs/signals.py).
-    """
-
-    def reached_preemption(self, step: int) -> bool:
-        return False
 
 
 def by_path(tree: Any) -> dict[str, Any]:

@@ -109,14 +109,14 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
 
 
 def directory(text: str) -> pathlib.Path:
-    """The value of a flag that names a directory to write to; raises InputError for a URL, and for
-    an empty name, which would be the current directory."""
+    """The value of a flag that names a directory to write to, which may start with ~; raises
+    InputError for a URL, and for an empty name, which would be the current directory."""
     if not text or not text.isprintable() or "://" in text:
         raise InputError(
             f"{abbreviated(text)} is not a directory to write to; give one, such as out/run "
             "(--mirror=URL keeps a copy elsewhere)"
         )
-    return pathlib.Path(text)
+    return expanded(text)
 
 
 def expanded(path: str | os.PathLike) -> pathlib.Path:
@@ -134,50 +134,34 @@ class Parser(argparse.ArgumentParser):
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(description=description, formatter_class=form, allow_abbrev=False)
 
-    def parse_known_args(self, args=None, namespace=None):
-        words = []
-        for word in sys.argv[1:] if args is None else args:
-            flag, equals, value = word.partition("=")
-            if value == "--":  # argparse would make it an empty list
-                self.error(f"argument {flag}: '--' is not a value")
-            if value.startswith("~") and not flag.startswith("--config."):  # left by the shell
-                value = os.fspath(expanded(value))
-            words.append(f"{flag}{equals}{value}")
-        return super().parse_known_args(words, namespace)
-
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
 
 
 def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parses a command's own flags and --config.FIELD=VALUE for each field; returns its own, and
-    the overrides.
+    """A command's own flags, and the overrides --config.FIELD=VALUE, which `load_config` reads;
+    raises InputError for a flag that does not exist, or that cannot have its value."""
+    if {"-h", "--help"} & {*argv}:
+        _describe_fields(parser, argv)
+    arguments, overrides = parser.parse_known_args(argv)
+    for word in argv:  # of '--', argparse would make an empty list
+        name, equals, value = word.partition("=")
+        unknown = word in overrides and not (name.startswith("--config.") and equals)
+        if unknown or value == "--":
+            hint = _suggestion(name, parser._option_string_actions) if unknown else ""
+            parser.error(f"{abbreviated(word)} is not understood{hint}")
+    return arguments, overrides
 
-    Raises:
-        InputError: a flag that does not exist, or that cannot have its value.
-    """
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config", nargs="?")
-    config_flag, config = first.parse_known_args(argv)[0].config, None
-    if config_flag:
-        load_module(config_flag)  # which may add fields
-        if {"-h", "--help"} & {*argv}:
-            config = load_config(config_flag)[0]
-    config = config or base.get_config()
+
+def _describe_fields(parser: Parser, argv: Sequence[str]) -> None:
+    """Adds every field to the help of a command, with its value in the file that it is given."""
+    flag = "".join(word.partition("=")[2] for word in argv if word.startswith("--config="))
+    config = load_config(flag)[0] if flag else base.get_config()
     parser.usage = "%(prog)s --FLAG=VALUE ... --config.FIELD=VALUE ..."
-    group = parser.add_argument_group(f"fields, as they are in {config_flag or 'most files'}")
+    group = parser.add_argument_group(f"fields, as they are in {flag or 'most files'}")
     for field in sorted(base.FIELDS, key=lambda field: not field.name.startswith("echo.")):
         text = f"{field.help}; allowed: {field.allowed} (now {nested(config, field.name)!r})"
-        flag, text = f"--config.{field.name}", text.replace("%", "%%")
-        group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=text)
-    arguments, rest = parser.parse_known_args(argv)
-    for word in rest:
-        hint = _suggestion(word.partition("=")[0], parser._option_string_actions)
-        parser.error(f"{abbreviated(word)} is not understood{hint}")
-    given = {n: value for n, value in vars(arguments).items() if n.startswith("config.")}
-    for name, value in given.items():
-        read(name.removeprefix("config."), value)
-    return arguments, [f"--{name}={value}" for name, value in given.items()]
+        group.add_argument(f"--config.{field.name}", metavar="VALUE", help=text.replace("%", "%%"))
 
 
 def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
@@ -193,7 +177,7 @@ def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
         InputError: there is no such file, or its code has an error.
     """
     name, _, variant = config_flag.partition(":")
-    for path in (pathlib.Path(name), ROOT / name):
+    for path in (expanded(name), ROOT / name):
         # os.path is false, and raises nothing, where a name is too long or contains a zero byte
         if path.suffix == ".py" and os.path.isfile(path) and os.access(path, os.R_OK):
             module = _imported(path.resolve())
@@ -274,8 +258,7 @@ def override(config: ml_collections.ConfigDict, overrides: Sequence[str]) -> Non
     given = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
     if base.is_own_data(given.get("dataset.name", "")):
         given = {f"dataset.{name}_split": "" for name in ("train", "validation", "test")} | given
-    for name, text in given.items():
-        set_field(config, name, text)
+    config.update_from_flattened_dict({name: read(name, text) for name, text in given.items()})
 
 
 def set_field(config: ml_collections.ConfigDict, name: str, value: Any) -> None:

@@ -38,8 +38,8 @@ def newest_usable(
     unusable, newest = dict[int, Damaged](), None
     for step in checkpoints.steps():
         try:
-            value = checkpoints.value(step)  # of all: Orbax reads their metadata when it saves
-            if (own := value["counters"]["step"]) != step:  # Orbax would save nothing before it
+            value = checkpoints.value(step)  # of all: they count as the newest
+            if (own := value["counters"]["step"]) != step:
                 raise Damaged(f"it is a copy of checkpoint {own}")
             if newest is None:
                 missing = functools.partial(_missing, workdir, value["records"])
@@ -96,16 +96,11 @@ def note(
     there = records.read_json(workdir / records.CONFIG)
     noted = there.get(records.RESUMED) or []
     kept = [entry for entry in noted if entry["step"] < step]
-    began = flat(there["config"])
-    fields = {name: x for name, x in flat(record["config"]).items() if began.get(name) != x}
+    began, here = flat(there["config"]), flat(record["config"])
     now: dict[str, Any] = {name: record.get(name) for name in records.ORIGIN}
-    now["fields"] = fields
+    now["fields"] = {name: value for name, value in here.items() if began.get(name) != value}
     before = origins.of_run(there | {records.RESUMED: kept})[-1]
-    old, new = (
-        {name: origin[name] for name in records.ORIGIN} | began | origin["fields"]
-        for origin in (before, now)
-    )
-    if changed := records.differences(old, new, ()):
+    if changed := records.differences(before, now, ("step",)):
         kept = [*kept, {"step": step, **now}]
         say(f"{workdir} resumes at step {step} with {'; '.join(changed)}")
     if kept != noted:

@@ -14,9 +14,6 @@ import jax
 from runs import records
 from runs.records import flat
 
-# What trackers compare runs by, besides what a search has drawn.
-_COMPARED = ("echo.insertion", "echo.policy", "echo.factor", "echo.shuffle_buffer", "batch_size")
-_COMPARED += ("optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay", "workload")
 _SCORES = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
 _FAILED = ("diverged", "failed")
 
@@ -35,7 +32,6 @@ class Tracker:
         name: such as 'e2/0/3', or the directory's name.
         group: the name of the study, or of the run.
         config: the fields by dotted name.
-        hparams: what runs are compared by.
     """
 
     def __init__(self, workdir: pathlib.Path, root: pathlib.Path, config: Mapping[str, Any]):
@@ -46,9 +42,6 @@ class Tracker:
             name: records.redacted(value) if isinstance(value, str) else value
             for name, value in flat(config).items()
         }
-        record = records.read_json(workdir / records.HPARAMS)
-        drawn = record.pop("hparams", {})
-        self.hparams = {name: self.config[name] for name in _COMPARED} | record | drawn
 
     def write(self, values: Mapping[str, float], at: Mapping[str, Any]) -> None:
         """Adds values by tag, at the `step` and `fresh_examples` of a record."""
@@ -76,7 +69,7 @@ def _scores(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard(Tracker):
-    """Writes WORKDIR/tensorboard: scalars over fresh examples, and the run's row in HParams.
+    """Writes WORKDIR/tensorboard: scalars over fresh examples.
 
     Not by tensorboardX's SummaryWriter: on a full disk its thread ends with a traceback, and the
     process then waits forever for someone to empty the thread's queue.
@@ -94,21 +87,11 @@ class TensorBoard(Tracker):
         self._summary, self._writer = summary, EventsWriter(str(directory / "events"))
         # TensorBoard drops what an earlier process has recorded from here on.
         self._event(fresh_examples + 1, session_log={"status": "START"})
-        tags = [f"score/{name}" for name in ("reached", "best", *_SCORES)]
-        experiment, row, self._success = summary.hparams(self.hparams, dict.fromkeys(tags))
-        for part in (experiment, row):
-            self._event(fresh_examples, summary=part)
 
     def write(self, values: Mapping[str, float], at: Mapping[str, Any]) -> None:
         for tag, value in values.items():
             self._event(at["fresh_examples"], summary=self._summary.scalar(tag, value))
         self._writer.flush()
-
-    def end(self, result: Mapping[str, Any]) -> None:
-        if result["status"] != "preempted":
-            self.write(_scores(result), result)
-        if result["status"] in records.COUNTABLE:
-            self._event(result["fresh_examples"], summary=self._success)
 
     def close(self) -> None:
         if self._writer is not None:  # the run has begun
@@ -159,7 +142,7 @@ class MLflow(Tracker):
         def create() -> str:
             experiment = mlflow.set_experiment(self.group).experiment_id
             identity = self._client.create_run(experiment, run_name=self.name).info.run_id
-            for name, value in (self.config | self.hparams).items():
+            for name, value in self.config.items():
                 self._client.log_param(identity, name, value)
             return identity
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from echo.threads import DaemonPool, done_within
 from runs import mirror, processes, records
-from runs.cli import InputError
+from runs.cli import InputError, expanded
 from runs.trackers import TRACKERS, Profile
 
 # How long the end of a run waits for a follower that does not answer.
@@ -43,17 +43,14 @@ class Tools:
             config: the run's nested configuration.
             say: called with warnings.
         """
-        made: dict[str, Any] = {}
-        if processes.is_first():
-            for name in self.trackers:
-                made[f"--tracker={name}"] = TRACKERS[name][0](workdir, self.root, config)
-            made |= self._mirror(workdir, say)
+        names = self.trackers if processes.is_first() else ()
+        made = {f"--tracker={n}": TRACKERS[n][0](workdir, self.root, config) for n in names}
         profile = Profile(workdir, *self.profile) if self.profile else None
-        return Followers(made, say, profile)
+        return Followers(made | self._mirror(workdir, say), say, profile)
 
     def copy(self, directory: pathlib.Path, say: Callable[[str], None]) -> None:
         """Brings the mirror of a directory, `root` or below it, up to date, and waits for it."""
-        Followers(self._mirror(directory, say) if processes.is_first() else {}, say).close()
+        Followers(self._mirror(directory, say), say).close()
 
     def check(self, directory: pathlib.Path) -> None:
         """Raises InputError if `directory`, of a run or study that is about to begin or resume,
@@ -62,7 +59,7 @@ class Tools:
             mirror.check(self.mirror, self.root)
 
     def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> dict[str, Any]:
-        if not self.mirror:
+        if not (self.mirror and processes.is_first()):
             return {}
         return {"--mirror": mirror.Mirror(self.root, self.mirror, directory, say)}
 
@@ -89,7 +86,7 @@ def _place(text: str) -> str:
     """A URL, or the absolute path of a directory, since workers may have another working one."""
     if not text:
         raise InputError("--mirror is ''; give a URL or a directory")
-    return text if "://" in text else os.path.abspath(text)
+    return text if "://" in text else os.path.abspath(expanded(text))
 
 
 def _trackers(text: str) -> tuple[str, ...]:
@@ -210,7 +207,7 @@ class Recorder:
         follow."""
         if self.active:
             with contextlib.closing(self._metrics):
-                self._extent = self._metrics.sync()
+                self._metrics.sync()
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """Writes result.json, the last record; returns its content. A run that has finished no
@@ -219,6 +216,6 @@ class Recorder:
             if result["status"] in records.FINISHED:
                 for path in self._workdir.glob("error*.txt"):
                     path.unlink()
-            result = records.write_result(self._workdir, result, self._extent)
+            result = records.write_result(self._workdir, result)
             self._followers.tell("end", result)
         return result

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from data.splits import remarks
-from runs import cli, origins, records, signals, workdirs
+from runs import cli, origins, records, signals
+from runs.checkpoints import check_path
 from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tracking import Tools
@@ -50,7 +51,7 @@ def run(
             nothing has been written.
         OSError, ValueError: see `train.train`.
     """
-    workdirs.check_place(study_dir, study.config, "--outdir")
+    check_path(study_dir)
     tools = tools or Tools(root=study_dir.absolute())
     search.check(study, lanes)
     study = with_record(study)

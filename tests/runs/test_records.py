@@ -235,7 +235,6 @@ def saved(directory, best=2):
     for step in range(1, 6):
         arrays = {"w": jnp.full((3,), step / 3), "nested": [jnp.int32(step)]}
         checkpoints.save(step, arrays, {"step": step, "third": 1 / 3}, best if step >= best else -1)
-    checkpoints.save(5, arrays, "not saved again", best)
     checkpoints.close()
     assert complete[-1] == [5, 4, 2]
     return Checkpoints(directory), {"w": jnp.zeros(3), "nested": [jnp.int32(0)]}

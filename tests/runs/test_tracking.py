@@ -13,24 +13,12 @@ import pytest
 
 import train
 from runs import records, tracking
-from runs.trackers import TRACKERS, Tracker
+from runs.trackers import TRACKERS
 from runs.tracking import Followers
 from tests.helpers.runs import HANGS, echoing, mini, stop_at
 
 # Trackers call what their own dependencies deprecate.
 pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
-
-DRAWN = {"optimizer.learning_rate": 0.07, "optimizer.schedule.final_factor": 0.3}  # no defaults
-HPARAMS = {"condition": "e2", "search": 1, "trial": 3, "hparams": DRAWN}
-
-
-def test_trackers_compare_trials_by_what_the_search_drew(tmp_path):
-    workdir = tmp_path / "e2" / "1" / "3"
-    workdir.mkdir(parents=True)
-    records.write_json(workdir / records.HPARAMS, HPARAMS)
-    compared = Tracker(workdir, tmp_path, mini().to_dict()).hparams
-    assert compared.items() >= {**DRAWN, "condition": "e2", "search": 1, "trial": 3}.items()
-    assert "hparams" not in compared
 
 
 def test_a_profile_names_what_the_host_does(tmp_path):
@@ -100,7 +88,6 @@ def tracked(tmp_path_factory):
     root = tmp_path_factory.mktemp("tracked") / "study"
     workdir, store = root / "e2" / "1" / "3", f"sqlite:///{root.parent}/mlflow.db"
     workdir.mkdir(parents=True)
-    records.write_json(workdir / records.HPARAMS, HPARAMS)
     tools = tracking.Tools(trackers=tuple(TRACKERS), root=root)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("WANDB_MODE", "offline")
@@ -118,11 +105,8 @@ def validation_losses(workdir):
 
 
 @pytest.mark.extras
-def test_tensorboard_shows_the_curve_and_the_trial_in_hparams(tracked):
-    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
-    from tensorboard.context import RequestContext
-    from tensorboard.plugins import base_plugin
-    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+def test_tensorboard_shows_the_curve(tracked):
+    from tensorboard.backend.event_processing import plugin_event_multiplexer
 
     workdir, _ = tracked
     events = plugin_event_multiplexer.EventMultiplexer()
@@ -134,26 +118,6 @@ def test_tensorboard_shows_the_curve_and_the_trial_in_hparams(tracked):
         (e.step, e.tensor_proto.float_val[0]) for e in events.Tensors(run, "validation/loss")
     ]
     np.testing.assert_allclose(scalars, validation_losses(workdir), rtol=1e-6)
-
-    provider = data_provider.MultiplexerDataProvider(events, "logs")
-    context = backend_context.Context(base_plugin.TBContext(data_provider=provider))
-    request = api_pb2.ListSessionGroupsRequest(
-        start_index=0,
-        slice_size=10,
-        allowed_statuses=[api_pb2.STATUS_SUCCESS],
-        col_params=[
-            *(api_pb2.ColParams(hparam=name) for name in DRAWN),
-            api_pb2.ColParams(metric=api_pb2.MetricName(tag="score/best")),
-        ],
-    )
-    handler = list_session_groups.Handler(RequestContext(), context, "logs", request)
-    (group,) = handler.run().session_groups
-    for name, value in DRAWN.items():
-        assert group.hparams[name].number_value == pytest.approx(value)
-    assert group.hparams["condition"].string_value == "e2"
-    best = records.read_json(workdir / records.RESULT)["best"]["value"]
-    values = {value.name.tag: value.value for value in group.metric_values}
-    assert values["score/best"] == pytest.approx(best)
 
 
 @pytest.mark.extras
