@@ -18,7 +18,7 @@ from analysis.load import LoadedStudy
 from runs import records
 from runs.cli import InputError
 from runs.records import flat
-from runs.study import Study, is_number
+from runs.study import Study
 
 _PAGE, _MADE = "report.md", "Made by `python -m analysis` from the records."
 # The PDF of each figure is for print. Without dates, the same records give the same files.
@@ -131,7 +131,7 @@ def _origin(study: Study) -> dict[str, str]:
     for name in names:
         value = study.record.get(name)
         values = flat(value).items() if isinstance(value, Mapping) else [("", value)]
-        texts = (f"{key} {x}".strip() for key, x in values if x or is_number(x))
+        texts = (f"{key} {x}".strip() for key, x in values if x or type(x) in (int, float))
         facts[name.replace("_", " ")] = ", ".join(texts)
     return {name: text for name, text in facts.items() if text}
 

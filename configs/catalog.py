@@ -50,7 +50,6 @@ HORIZON = "optimizer.schedule.horizon_fresh_examples"
 _AXES = {
     "learning_rate": {"field": "optimizer.learning_rate", "scale": "log"},
     "one_minus_momentum": {"field": "optimizer.momentum", "scale": "log_one_minus"},
-    "one_minus_beta2": {"field": "optimizer.beta2", "scale": "log_one_minus"},
     "weight_decay": {"field": "optimizer.weight_decay", "scale": "log"},
     "final_factor": {"field": "optimizer.schedule.final_factor", "scale": "log"},
     "step_factor": {"field": "optimizer.schedule.step_factor", "scale": "log"},
@@ -128,20 +127,6 @@ class Numbers:
 
 
 Variant = tuple[Mapping[str, Any], Ends, Numbers]
-
-_ADAMW = {
-    "optimizer.name": "adamw",
-    "optimizer.weight_decay": 0.1,
-    "optimizer.schedule.name": "cosine",
-    "optimizer.schedule.warmup_progress": 0.05,
-    "optimizer.schedule.final_factor": 0.1,
-}
-_ADAMW_SPACE = {
-    "learning_rate": (1e-4, 3e-2),
-    "one_minus_momentum": (0.03, 0.3),
-    "one_minus_beta2": (0.001, 0.1),
-    "budgets_of_decay": DECAY,
-}
 
 
 def functions(
@@ -230,14 +215,6 @@ def studies(numbers: Numbers) -> Studies:
     if numbers.decays:
         half = none | {HORIZON: budget // 2}
         made["controls"]["conditions"]["baseline_horizon_of_half"] = half
-    if not numbers.augments:  # language
-        made["optimizer"] = {
-            "about": "AdamW with warmup and cosine decay, where the paper used momentum at a "
-            "constant rate: does echoing gain as much?",
-            "conditions": twice | numbers.before(4),
-            "overrides": _ADAMW,
-            "space": _ADAMW_SPACE,
-        }
     defaults = {"baseline": "baseline", "trials": numbers.trials, "searches": numbers.searches}
     for name, own in made.items():
         made[name] = defaults | own

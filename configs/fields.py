@@ -13,10 +13,6 @@ from echo.spec import abbreviated
 _NO_TEXT = ("None", "null")  # as which other tools write that there is none
 
 
-class FieldError(ValueError):
-    """A field cannot have this value; the message is one sentence that says what is allowed."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Field:
     """A field of a configuration.
@@ -52,7 +48,7 @@ class Field:
         """`value`, or the value that it represents as text, in the field's type.
 
         Raises:
-            FieldError: it is of another type or out of range.
+            ValueError: it is of another type or out of range; the message is one sentence.
         """
         kind = type(self.default)
         with contextlib.suppress(ValueError, LookupError, ArithmeticError, TypeError):
@@ -69,11 +65,11 @@ class Field:
                 exact &= not re.match(r"\s*[+-]?0[0-9_]", str(value))  # octal, or the end of 1,024
                 if exact and self.low <= number <= self.high and math.isfinite(number):
                     return kind(number)
-        raise FieldError(f"config.{self.name} is {abbreviated(value)}; allowed: {self.allowed}")
+        raise ValueError(f"config.{self.name} is {abbreviated(value)}; allowed: {self.allowed}")
 
     def check(self, value: Any) -> None:
         """Checks a value of a configuration, which must already have the field's type; raises
-        FieldError."""
+        ValueError."""
         kinds = (int, float) if isinstance(self.default, float) else type(self.default)
         if not isinstance(value, kinds) or self.read(value) != value:
-            raise FieldError(f"config.{self.name} is {abbreviated(value)}; allowed: {self.allowed}")
+            raise ValueError(f"config.{self.name} is {abbreviated(value)}; allowed: {self.allowed}")

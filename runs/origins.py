@@ -37,22 +37,18 @@ def of_run(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def describe() -> dict[str, Any]:
     """Commit (with '+changes' if the checkout differs from it, and the configuration files outside
     of it), package versions, and hardware."""
-    known = of_process()
-    own = sorted(f"{pathlib.Path(path).name}:{digest}" for path, digest in OWN_FILES.items())
-    return known | {"commit": " ".join(filter(None, (known["commit"], *own))) or None}
-
-
-@functools.cache  # a process loads its code once; asking Git and the packages takes 50 ms
-def of_process() -> dict[str, Any]:
-    """The same, without configuration files, of which more may be loaded."""
     packages = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-    return {"commit": _commit(), "packages": packages, "hardware": _hardware()}
+    own = sorted(f"{pathlib.Path(path).name}:{digest}" for path, digest in OWN_FILES.items())
+    code = " ".join(filter(None, (commit(), *own))) or None
+    return {"commit": code, "packages": packages, "hardware": _hardware()}
 
 
-def _commit() -> str | None:
+@functools.cache  # a process loads its code once; asking Git takes tens of milliseconds
+def commit() -> str | None:
+    """The checkout's commit, with '+changes' if it differs from it; None if it has none."""
     # Not that of a repository around the checkout, or of GIT_DIR. Unlike `describe --dirty`, it
     # takes no lock, which it would leave behind if it were killed.
     own = "--no-optional-locks", f"--git-dir={ROOT / '.git'}", f"--work-tree={ROOT}"
@@ -70,6 +66,11 @@ def _hardware() -> dict[str, Any]:
     import jax  # analysis, which reads what this module writes, does without
 
     device = jax.devices()[0]
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+        if found := re.search(r"^model name\s*: (.*\S)", text, re.MULTILINE):
+            cpu = found[1]
     # What was set of that which may change numbers by rounding; see also runs/processes.py.
     settings = {name: os.environ.get(name) for name in _FLAGS}
     settings["matmul_precision"] = jax.config.values["jax_default_matmul_precision"]
@@ -78,16 +79,8 @@ def _hardware() -> dict[str, Any]:
         "device_kind": device.device_kind,
         "devices": jax.device_count(),
         "processes": jax.process_count(),
-        "cpu": _cpu_name(),
+        "cpu": cpu,
         "cpu_count": usable_cores(),
         "system": platform.platform(terse=True),
         **{name: value for name, value in settings.items() if value},
     }
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        text = pathlib.Path("/proc/cpuinfo").read_text()
-        if found := re.search(r"^model name\s*: (.*\S)", text, re.MULTILINE):
-            return found[1]
-    return platform.processor() or platform.machine()

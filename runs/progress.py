@@ -43,19 +43,14 @@ class Clock:
     @property
     def train(self) -> float:
         """Seconds of training."""
-        return self._readings()[0]
+        return self._trained_so_far()[0]
 
-    @property
-    def cores(self) -> float:
-        """CPU seconds of this process during training."""
-        return self._readings()[1]
-
-    def _readings(self) -> tuple[float, float]:
-        if self._paused:
-            return self._trained
+    def _trained_so_far(self) -> tuple[float, float]:
+        """Seconds of training, and CPU seconds of this process during it."""
         (train, cores), (since, cores_since) = self._trained, self._since
-        now = time.perf_counter() - since, time.process_time() - cores_since
-        return train + now[0], cores + now[1]
+        if self._paused:
+            return train, cores
+        return train + time.perf_counter() - since, cores + time.process_time() - cores_since
 
     @property
     def wall(self) -> float:
@@ -70,7 +65,7 @@ class Clock:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Excludes the context from the training time."""
-        self._trained = self._readings()
+        self._trained = self._trained_so_far()
         self._paused += 1
         try:
             yield
@@ -89,7 +84,7 @@ class Clock:
 
     def readings(self) -> dict[str, float]:
         """Arguments for a Clock that continues from here."""
-        train, cores = self._readings()
+        train, cores = self._trained_so_far()
         return {"train": train, "wall": self.wall, "waited": self.waited, "cores": cores}
 
 

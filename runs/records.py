@@ -136,7 +136,9 @@ def error_file(process: int) -> str:
 
 def write_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
     """Writes an object as JSON with its checksum at `path`, atomically."""
-    write_bytes(path, _json(value))
+    plain = json.loads(json.dumps(value, allow_nan=False))  # as it will be read: lists for tuples
+    content = plain | {"sha256": _checksum(plain)}
+    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def write_result(workdir: pathlib.Path, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,11 +231,6 @@ def _object(content: bytes, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Damaged(f"{name} holds {type(value).__name__}, not an object")
     return value
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    plain = json.loads(json.dumps(value, allow_nan=False))  # as it will be read: lists for tuples
-    return (json.dumps(plain | {"sha256": _checksum(plain)}, indent=2) + "\n").encode()
 
 
 def _checksum(value: dict[str, Any]) -> str:

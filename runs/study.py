@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import math
 import pathlib
-import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -88,27 +87,17 @@ class Axis:
         choice takes an equal share."""
         if self.values:
             return self.values[int(position * len(self.values))]
-        return self._value(self.coordinate_at(position))
-
-    def coordinate_at(self, position: float) -> float:
-        """The coordinate at a position of a numeric axis: the value, or 1 - value."""
         transform, inverse = _TRANSFORMS[self.scale]
         low, high = transform(self.min), transform(self.max)
-        return inverse(low + (high - low) * position)
-
-    def coordinate(self, value: Any) -> float:
-        """Where `value` is drawn: the value, 1 - value for `log_one_minus`, or the index of a
-        choice, NaN if there is none."""
-        if self.values:
-            return float(self.values.index(value)) if value in self.values else math.nan
-        return 1 - value if self.scale == "log_one_minus" else value
+        return self._mirrored(inverse(low + (high - low) * position))
 
     def position(self, value: float) -> float | None:
         """The inverse of `value_at`. None for a choice, an axis of no length, and a value that has
         no logarithm."""
-        coordinate = self.coordinate(value)
-        no_logarithm = self.scale != "linear" and coordinate <= 0
-        if self.values or self.min == self.max or no_logarithm:
+        if self.values or self.min == self.max:
+            return None
+        coordinate = self._mirrored(value)
+        if self.scale != "linear" and coordinate <= 0:
             return None
         transform, _ = _TRANSFORMS[self.scale]
         low, high = transform(self.min), transform(self.max)
@@ -128,7 +117,7 @@ class Axis:
 
     def extremes(self) -> list[Any]:
         """The values at both ends, or all choices."""
-        return list(self.values) or [self._value(self.min), self._value(self.max)]
+        return list(self.values) or [self._mirrored(self.min), self._mirrored(self.max)]
 
     @property
     def label(self) -> str:
@@ -142,8 +131,9 @@ class Axis:
         scale = "log of 1 - value" if self.scale == "log_one_minus" else self.scale
         return f"{self.field}: {self.min:g} to {self.max:g}, {scale}"
 
-    def _value(self, coordinate: float) -> float:
-        return 1.0 - coordinate if self.scale == "log_one_minus" else coordinate
+    def _mirrored(self, value: float) -> float:
+        """The value of a coordinate, and the coordinate of a value."""
+        return 1.0 - value if self.scale == "log_one_minus" else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,13 +211,11 @@ def default_max_factor(batch_size: int, augmented: bool) -> int:
 def augments_repeats(config: Any, overrides: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether a nested configuration with overrides re-augments each copy of an example."""
 
-    def value(name: str) -> Any:
-        return overrides.get(name, nested(config, name))
-
-    flips = value("augmentation.pad") or value("augmentation.flip")
-    augments = value("workload") in ("imagenet", "coco")  # which always crop at random
-    augments = augments or (value("workload") == "cifar10" and bool(flips))
-    return value("echo.insertion") == "before_augmentation" and augments
+    names = ("workload", "augmentation.pad", "augmentation.flip", "echo.insertion")
+    workload, *shifts, insertion = (overrides.get(name, nested(config, name)) for name in names)
+    # imagenet and coco always crop at random
+    augments = workload in ("imagenet", "coco") or (workload == "cifar10" and any(shifts))
+    return insertion == "before_augmentation" and augments
 
 
 def default_buffer(insertion: str, batch_size: int) -> int:
@@ -436,9 +424,3 @@ class Study:
             config_flag=record["config"],
             record=record,
         )
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number; true and false are not."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and -sys.float_info.max <= value <= sys.float_info.max

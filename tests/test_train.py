@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import train
-from runs import cli, origins, progress, records
+from runs import cli, progress, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
 from tests.helpers.runs import (
@@ -288,7 +288,6 @@ def test_settings_of_jax_change_no_number_and_what_may_is_said(tmp_path, uninter
     before = {name: getattr(jax.config, name) for name in odd}
     said = RecordedProgress()
     preempt(config, tmp_path, 3)
-    origins.of_process.cache_clear()
     try:
         for name, value in odd.items():
             jax.config.update(name, value)
@@ -298,7 +297,6 @@ def test_settings_of_jax_change_no_number_and_what_may_is_said(tmp_path, uninter
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
-        origins.of_process.cache_clear()
         program.cache_clear()
     assert records_of(tmp_path) == records_of(uninterrupted(config))
     assert "matmul_precision (None there, 'highest' here)" in " ".join(said.lines)

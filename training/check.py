@@ -10,7 +10,6 @@ import jax
 from ml_collections import ConfigDict
 
 from configs import base
-from configs.fields import FieldError
 from data.sources import DatasetInfo
 from data.throttle import limits
 from echo.device import NOWHERE
@@ -46,7 +45,7 @@ def check(config: ConfigDict) -> None:
     for field in base.FIELDS:  # a configuration file can set them to anything, or delete them
         try:
             field.check(nested(config, field.name))
-        except FieldError as error:
+        except ValueError as error:
             raise ConfigError(str(error)) from error
     check_rules(config)
     if any(config.upstream.values()) and limits(config).record_seconds > MAX_RECORD_SECONDS:

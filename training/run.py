@@ -356,7 +356,7 @@ class Run:
         reads = self.counters.fresh_examples * self.config.dataset.spaced_epochs
         # a preempted run has seconds left, and counting the files of a bucket may take longer
         read = None if status == "preempted" else self.experiment.source.bytes_read(reads)
-        used = round(self.clock.cores, 6), read
+        used = round(self.clock.readings()["cores"], 6), read
         position = self._position() | dict(zip(records.USED, used, strict=True))
         result = records.run_result(status, target, position, best, error)
         result = self.recorder.write_result(result)

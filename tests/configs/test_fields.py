@@ -8,7 +8,7 @@ import pytest
 
 import train
 from configs import base
-from configs.fields import Field, FieldError
+from configs.fields import Field
 from runs import cli
 from runs.records import nested
 from tests.helpers.runs import mini
@@ -25,7 +25,7 @@ def refused(field, value):
     """Why a field cannot have a value; '' if it can."""
     try:
         field.read(value)
-    except FieldError as error:
+    except ValueError as error:
         return str(error)
     return ""
 

@@ -79,5 +79,5 @@ def test_the_commit_is_that_of_the_checkout_wherever_git_is_told_to_look(tmp_pat
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "-uno")
     monkeypatch.setenv("GIT_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    commit = origins.of_process.__wrapped__()["commit"]
-    assert commit == head[:12] + ("+changes" if changes else "")
+    origins.commit.cache_clear()
+    assert origins.commit() == head[:12] + ("+changes" if changes else "")
