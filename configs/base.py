@@ -223,6 +223,12 @@ def get_config(fields: Mapping[str, Any] | None = None) -> ConfigDict:
     return config
 
 
+def get_variant(variants: Mapping[str, Mapping[str, Any]], variant: str = "") -> ConfigDict:
+    """The configuration of a variant, of which `variants` has the fields; raises ValueError if
+    there is no such one."""
+    return get_config(choose(variants, variant))
+
+
 def choose(variants: Mapping[str, Any], variant: str) -> Any:
     """What `variants` has for a variant; raises ValueError if there is no such one."""
     if variant not in variants:

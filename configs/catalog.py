@@ -4,12 +4,9 @@ docs/studies.md explains the keys of a study. Figure numbers are those of arXiv 
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from configs import base
 
@@ -126,20 +123,15 @@ class Numbers:
         return conditions
 
 
-Variant = tuple[Mapping[str, Any], Ends, Numbers]
+def get_search_space(searches: Mapping[str, tuple[Ends, Numbers]], variant: str = "") -> Space:
+    """What the `get_search_space` of a configuration file returns, of the searches of its
+    variants."""
+    return space(base.choose(searches, variant)[0])
 
 
-def functions(
-    full: Variant, **variants: Variant
-) -> tuple[Callable[..., ConfigDict], Callable[..., Space], Callable[..., Studies]]:
-    """The `get_config`, `get_search_space`, and `get_studies` of a configuration file, given the
-    fields, the ends of the search space, and the numbers of full size and of each variant."""
-    of = functools.partial(base.choose, {"": full, **variants})
-    return (
-        lambda variant="": base.get_config(of(variant)[0]),
-        lambda variant="": space(of(variant)[1]),
-        lambda variant="": studies(of(variant)[2]),
-    )
+def get_studies(searches: Mapping[str, tuple[Ends, Numbers]], variant: str = "") -> Studies:
+    """What the `get_studies` of a configuration file returns."""
+    return studies(base.choose(searches, variant)[1])
 
 
 def studies(numbers: Numbers) -> Studies:

@@ -10,7 +10,9 @@ weight decay, 45,000 / 5,000 images for training and validation, and the search 
 Shallue et al. (2018). Full size requires an accelerator.
 """
 
-from configs import catalog
+import functools
+
+from configs import base, catalog
 
 SEARCH_SPACE = {
     "learning_rate": (0.01, 10.0),
@@ -79,7 +81,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.97,
 }
 
-get_config, get_search_space, get_studies = catalog.functions(
-    (FIELDS, SEARCH_SPACE, NUMBERS),
-    mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS),
-)
+SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

@@ -19,7 +19,9 @@ The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,0
 examples. The mini exercises every stage; it is not meant for comparing detectors.
 """
 
-from configs import catalog
+import functools
+
+from configs import base, catalog
 
 EXAMPLES = 118_287  # of COCO 2017's training split
 EPOCHS = 100
@@ -99,7 +101,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.3,
 }
 
-get_config, get_search_space, get_studies = catalog.functions(
-    (FIELDS, SEARCH_SPACE, NUMBERS),
-    mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS),
-)
+SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

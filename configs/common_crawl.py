@@ -15,7 +15,9 @@ The mini uses the docstrings of the standard library's modules as documents. Its
 has a unigram entropy of 5.0 nats. It reaches the target of 4.0 after about half its budget.
 """
 
-from configs import catalog, lm1b
+import functools
+
+from configs import base, lm1b
 
 FIELDS = lm1b.FIELDS | {
     "workload": "common_crawl",
@@ -33,7 +35,7 @@ MINI_FIELDS = lm1b.MINI_FIELDS | {
     "target.value": 4.0,
 }
 
-get_config, get_search_space, get_studies = catalog.functions(
-    (FIELDS, lm1b.SEARCH_SPACE, lm1b.NUMBERS),
-    mini=(MINI_FIELDS, lm1b.MINI_SEARCH_SPACE, lm1b.MINI_NUMBERS),
-)
+MINI_NUMBERS = lm1b.MINI_NUMBERS  # as all that the searches of lm1b have
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space, get_studies = lm1b.get_search_space, lm1b.get_studies

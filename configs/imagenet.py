@@ -18,7 +18,9 @@ The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its
 35% of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.
 """
 
-from configs import catalog
+import functools
+
+from configs import base, catalog
 
 SEARCH_SPACE = {
     "learning_rate": (0.01, 10.0),
@@ -88,7 +90,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 0.96,
 }
 
-get_config, get_search_space, get_studies = catalog.functions(
-    (FIELDS, SEARCH_SPACE, NUMBERS),
-    mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS),
-)
+SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

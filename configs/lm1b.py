@@ -21,7 +21,9 @@ It reaches the target of 3.65 after about half its budget; much longer runs over
 sentences.
 """
 
-from configs import catalog
+import functools
+
+from configs import base, catalog
 
 SEARCH_SPACE = {"learning_rate": (0.003, 3.0), "one_minus_momentum": (0.001, 0.3)}
 MINI_SEARCH_SPACE = {"learning_rate": (0.03, 1.0), "one_minus_momentum": (0.03, 0.3)}
@@ -85,7 +87,8 @@ MINI_FIELDS = FIELDS | {
     "target.value": 3.65,
 }
 
-get_config, get_search_space, get_studies = catalog.functions(
-    (FIELDS, SEARCH_SPACE, NUMBERS),
-    mini=(MINI_FIELDS, MINI_SEARCH_SPACE, MINI_NUMBERS),
-)
+SEARCHES = {"": (SEARCH_SPACE, NUMBERS), "mini": (MINI_SEARCH_SPACE, MINI_NUMBERS)}
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

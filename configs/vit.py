@@ -15,7 +15,9 @@ choice and not verified: full size has not been run here; docs/scaling.md has it
 The mini's crops of 24 pixels are 36 patches. It reaches 0.85 after about 60% of its budget.
 """
 
-from configs import catalog, imagenet
+import functools
+
+from configs import base, catalog, imagenet
 
 SEARCH_SPACE = {
     "learning_rate": (0.0001, 0.01),
@@ -61,7 +63,11 @@ MINI_FIELDS = (
     }
 )
 
-get_config, get_search_space, get_studies = catalog.functions(
-    (FIELDS, SEARCH_SPACE, imagenet.NUMBERS),
-    mini=(MINI_FIELDS, MINI_SEARCH_SPACE, imagenet.MINI_NUMBERS),
-)
+SEARCHES = {
+    "": (SEARCH_SPACE, imagenet.NUMBERS),
+    "mini": (MINI_SEARCH_SPACE, imagenet.MINI_NUMBERS),
+}
+
+get_config = functools.partial(base.get_variant, {"": FIELDS, "mini": MINI_FIELDS})
+get_search_space = functools.partial(catalog.get_search_space, SEARCHES)
+get_studies = functools.partial(catalog.get_studies, SEARCHES)

@@ -91,28 +91,25 @@ class Checkpoints:
         if processes.is_first():
             place = self._place(step)
             records.write_json(place / MANIFEST, {"files": _digests(place)})
-            for old in self._listed()[_NUM_NEWEST:]:
+            for old in self.steps()[_NUM_NEWEST:]:
                 if old != best_step:
                     shutil.rmtree(self._place(old))
         self._on_saved()
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, from the newest to the oldest, including damaged ones."""
-        return processes.decided_by_first(self._listed)
-
-    def _listed(self) -> list[int]:
         names = (path.name for path in self._directory.glob("*") if path.is_dir())
         return sorted((int(name) for name in names if records.is_numbered(name)), reverse=True)
 
     def value(self, step: int) -> Any:
-        """The value of a checkpoint; raises Damaged."""
+        """The value of a checkpoint, all of whose files are as they were saved; raises Damaged."""
         self._check(step)
-        place = epath.Path(self._place(step) / "value")
-        return processes.decided_by_first(lambda: ocp.JsonCheckpointHandler().restore(place))
+        return ocp.JsonCheckpointHandler().restore(epath.Path(self._place(step) / "value"))
 
     def restore(self, step: int, like: Any) -> Any:
-        """The arrays of a checkpoint, with the structure and sharding of `like`; raises Damaged."""
-        self._check(step)
+        """The arrays of a checkpoint, with the structure and sharding of `like`; raises Damaged.
+        All processes call it."""
+        processes.decided_by_first(lambda: self._check(step))
         leaves, structure = jax.tree.flatten(like)
         specs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in leaves]
         specs_by_name = by_path(jax.tree.unflatten(structure, specs))
@@ -122,7 +119,9 @@ class Checkpoints:
             arrays = reader.restore(epath.Path(self._place(step)), args=arguments).arrays
         except (ValueError, KeyError, TypeError) as error:  # the code of the network was edited
             text = records.plain(f"{type(error).__name__}: {error}", 200)
-            raise Damaged(f"its arrays are not those of this model ({text})") from error
+            raise Damaged(
+                f"the arrays in {self._place(step)} are not those of this model ({text})"
+            ) from error
         finally:
             reader.close()
         return jax.tree.unflatten(structure, [arrays[name] for name in specs_by_name])
@@ -147,9 +146,13 @@ class Checkpoints:
         """Raises Damaged unless the files of a checkpoint are those that were saved."""
         if step in self._intact:
             return
-        why = processes.decided_by_first(lambda: _damage(self._place(step)))
-        if why is not None:
-            raise Damaged(why) if why else Incomplete("it is incomplete")
+        place = self._place(step)
+        expected = records.read_json(place / MANIFEST).get("files")
+        if expected is None:
+            raise Incomplete("it is incomplete")
+        found = _digests(place)
+        if differing := [name for name, digest in expected.items() if found.get(name) != digest]:
+            raise Damaged(f"{differing[0]} is missing or has changed")
         self._intact.add(step)
 
 
@@ -157,19 +160,6 @@ def by_path(tree: Any) -> dict[str, Any]:
     """Leaves by path, such as 'params/blocks/0/conv1/conv/kernel', in the tree's order."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def _damage(place: pathlib.Path) -> str | None:
-    """Why a checkpoint is damaged; '' if it has no manifest, None if it is intact."""
-    try:
-        expected = records.read_json(place / MANIFEST).get("files")
-        digests = _digests(place)
-    except (Damaged, OSError) as error:
-        return str(error)
-    if expected is None:
-        return ""
-    differing = [name for name, digest in expected.items() if digests.get(name) != digest]
-    return f"{differing[0]} is missing or has changed" if differing else None
 
 
 def _digests(place: pathlib.Path) -> dict[str, str]:

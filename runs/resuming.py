@@ -1,6 +1,5 @@
 """Resuming an interrupted run: its newest usable checkpoint, and what differs since it began."""
 
-import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,31 +33,37 @@ def newest_usable(
 
     Raises:
         NothingToResume: there are others, but none is usable. Nothing is changed then.
+        Damaged: its arrays are not those of `like`.
     """
-    unusable, newest = dict[int, Damaged](), None
+    step, value, said = processes.decided_by_first(lambda: _chosen(workdir, checkpoints))
+    for line in said:
+        say(line)
+    return None if step is None else (step, checkpoints.restore(step, like), value)
+
+
+def _chosen(workdir: pathlib.Path, checkpoints: Checkpoints) -> tuple[int | None, Any, list[str]]:
+    """The step and the value of the newest usable checkpoint, and a line for each moved one."""
+    unusable, newest = dict[int, Exception](), (None, None)
     for step in checkpoints.steps():
         try:
             value = checkpoints.value(step)  # of all: they count as the newest
             if (own := value["counters"]["step"]) != step:
                 raise Damaged(f"it is a copy of checkpoint {own}")
-            if newest is None:
-                missing = functools.partial(_missing, workdir, value["records"])
-                if why := processes.decided_by_first(missing):
+            if newest[0] is None:
+                if why := _missing(workdir, value["records"]):
                     raise Damaged(why)
-                newest = step, checkpoints.restore(step, like), value
-        except Damaged as error:
+                newest = step, value
+        except (Damaged, OSError) as error:
             unusable[step] = error
-    if newest is None and unusable and [*map(type, unusable.values())] != [Incomplete]:
+    if newest[0] is None and unusable and [*map(type, unusable.values())] != [Incomplete]:
         reasons = (f"checkpoint {step}: {why}" for step, why in unusable.items())
         raise NothingToResume(workdir, "; ".join(reasons))
+    said = []
     for step, why in unusable.items():
-        aside = functools.partial(checkpoints.set_aside, step, workdir / records.DAMAGED)
-        processes.decided_by_first(aside)
-        say(
-            f"warning: checkpoint {step} of {workdir} cannot be used: {why}; it is now in "
-            f"{records.DAMAGED}/"
-        )
-    return newest
+        checkpoints.set_aside(step, workdir / records.DAMAGED)
+        line = f"warning: checkpoint {step} of {workdir} cannot be used: {why}; it is now in "
+        said.append(f"{line}{records.DAMAGED}/")
+    return *newest, said
 
 
 def _missing(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> str:
