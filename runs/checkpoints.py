@@ -1,7 +1,7 @@
 """Checkpoints of a run: arrays and a JSON value, saved together in the background.
 
-A checkpoint is complete once it has a manifest: the SHA-256 of each of its files. They are checked
-before anything is read, so restoring returns exactly what was saved, or raises.
+A checkpoint gets its name once it is complete, with a manifest: the SHA-256 of each of its files.
+They are checked before anything is read, so restoring returns exactly what was saved, or raises.
 """
 
 import hashlib
@@ -25,10 +25,6 @@ from runs.records import Damaged
 MANIFEST = "sha256.json"  # in a checkpoint's directory
 
 _NUM_NEWEST = 2  # checkpoints to keep, besides the best
-
-
-class Incomplete(Damaged):
-    """A checkpoint has no manifest, as if its process had been killed while it saved."""
 
 
 def check_path(directory: str | os.PathLike) -> None:
@@ -76,7 +72,8 @@ class Checkpoints:
         arguments = ocp.args.Composite(
             arrays=ocp.args.StandardSave(by_path(arrays)), value=ocp.args.JsonSave(value)
         )
-        self._writer.save(self._place(step), args=arguments)
+        # hidden until it is complete; one whose process was killed is overwritten
+        self._writer.save(self._directory / f".saving_{step}", args=arguments, force=True)
         self._saving = self._background.submit(self._complete, self._writer, step, best_step)
 
     def _wait(self) -> None:
@@ -86,11 +83,11 @@ class Checkpoints:
             saving.result()
 
     def _complete(self, writer: ocp.AsyncCheckpointer, step: int, best_step: int) -> None:
-        # Orbax's own callback comes before the checkpoint gets its name.
         writer.wait_until_finished()
         if processes.is_first():
-            place = self._place(step)
+            place = self._directory / f".saving_{step}"
             records.write_json(place / MANIFEST, {"files": _digests(place)})
+            place.rename(self._place(step))
             for old in self.steps()[_NUM_NEWEST:]:
                 if old != best_step:
                     shutil.rmtree(self._place(old))
@@ -147,9 +144,7 @@ class Checkpoints:
         if step in self._intact:
             return
         place = self._place(step)
-        expected = records.read_json(place / MANIFEST).get("files")
-        if expected is None:
-            raise Incomplete("it is incomplete")
+        expected = records.read_json(place / MANIFEST).get("files", {MANIFEST: ""})
         found = _digests(place)
         if differing := [name for name, digest in expected.items() if found.get(name) != digest]:
             raise Damaged(f"{differing[0]} is missing or has changed")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runs import cli, origins, processes, records
-from runs.checkpoints import Checkpoints, Incomplete
+from runs.checkpoints import Checkpoints
 from runs.records import Damaged, flat
 
 
@@ -24,8 +24,7 @@ def newest_usable(
     workdir: pathlib.Path, checkpoints: Checkpoints, like: Any, say: Callable[[str], None]
 ) -> tuple[int, Any, Any] | None:
     """The (step, arrays, value) of the newest checkpoint that is intact and whose records exist;
-    None if there is none, or only one whose process was killed while it saved. Those that are not
-    usable are moved to WORKDIR/damaged.
+    None if there is none. Those that are not usable are moved to WORKDIR/damaged.
 
     Args:
         like: a pytree with the structure and sharding of the arrays.
@@ -55,7 +54,7 @@ def _chosen(workdir: pathlib.Path, checkpoints: Checkpoints) -> tuple[int | None
                 newest = step, value
         except (Damaged, OSError) as error:
             unusable[step] = error
-    if newest[0] is None and unusable and [*map(type, unusable.values())] != [Incomplete]:
+    if newest[0] is None and unusable:
         reasons = (f"checkpoint {step}: {why}" for step, why in unusable.items())
         raise NothingToResume(workdir, "; ".join(reasons))
     said = []
