@@ -37,9 +37,7 @@ def auto(max_factor: int, shuffle_buffer: int) -> dict[str, Any]:
     }
 
 
-BASELINE = {
-    "baseline": {"echo.insertion": "none", "echo.factor": 1, "echo.shuffle_buffer": 0},
-}
+BASELINE = {"baseline": echo("none", 1, 0)}
 
 HORIZON = "optimizer.schedule.horizon_fresh_examples"
 

@@ -69,22 +69,20 @@ def initialize() -> None:
 def fixed_settings() -> Iterator[None]:
     """Within, JAX's settings are those that runs need; see runs/origins.py for the others."""
     before = {name: getattr(jax.config, name) for name in _SETTINGS}
-    _set(_SETTINGS)
     try:
+        for name, value in _SETTINGS.items():
+            jax.config.update(name, value)
         yield
     finally:
-        _set(before)
-
-
-def _set(settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        jax.config.update(name, value)
+        for name, value in before.items():
+            jax.config.update(name, value)
 
 
 def check_devices() -> None:
     """Initializes JAX's settings and devices, which include the host, since it augments images;
     raises InputError if this process has none of JAX_PLATFORMS."""
-    _set(_SETTINGS)
+    for name, value in _SETTINGS.items():
+        jax.config.update(name, value)
     asked: str = jax.config.jax_platforms or ""  # pyright: ignore[reportAttributeAccessIssue]
     if asked and "cpu" not in asked.split(","):
         os.environ["JAX_PLATFORMS"] = f"{asked},cpu"  # also for worker processes

@@ -53,10 +53,6 @@ class Target:
     value: float
     mode: str
 
-    def __post_init__(self):
-        if self.mode not in ("above", "below"):
-            raise ValueError(f"target.mode is {self.mode!r}; allowed: 'above', 'below'")
-
     def reached(self, value: float) -> bool:
         """Whether `value` is at or beyond the target (NaN never is)."""
         return value >= self.value if self.mode == "above" else value <= self.value

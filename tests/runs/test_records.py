@@ -229,8 +229,11 @@ def test_trials_on_disk_come_in_order(tmp_path):
 
 
 def saved(directory, best=2):
-    """Five checkpoints were saved, of which the newest two and the best are kept."""
+    """Five checkpoints were saved, of which the newest two and the best are kept; an earlier
+    process was killed while it saved the third."""
     complete = []
+    (directory / ".saving_3").mkdir(parents=True)
+    (directory / ".saving_3" / "half").touch()
     checkpoints = Checkpoints(directory, lambda: complete.append(checkpoints.steps()))
     for step in range(1, 6):
         arrays = {"w": jnp.full((3,), step / 3), "nested": [jnp.int32(step)]}
@@ -244,6 +247,7 @@ def test_checkpoints_keep_the_newest_two_and_the_best_bit_for_bit(tmp_path):
     assert Checkpoints(tmp_path / "checkpoints").steps() == []
     checkpoints, like = saved(tmp_path / "checkpoints")
     assert checkpoints.steps() == [5, 4, 2]
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"5", "4", "2"}
     assert checkpoints.value(5)["step"] == 5
     arrays = checkpoints.restore(2, like)
     np.testing.assert_array_equal(arrays["w"], jnp.full((3,), 2 / 3))
