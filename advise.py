@@ -82,22 +82,25 @@ def advise(config: ConfigDict, seconds: float = 1.0, data: OpenData | None = Non
     Raises:
         cli.InputError: a configuration that cannot be run.
     """
-    opened = make_experiment(without_echoing(config), data or open_data(config))
+    data = data or open_data(config)
+    opened = make_experiment(without_echoing(config), data)
     transfer, step = step_functions(config, opened.program)
+    processes = build.chosen_workers(config, data[-1])
     source = inputs.Input(
         [*host_stages(config, opened), ("transfer", transfer)],
         config.batch_size,
         examples_per_call=math.gcd(CHUNK, config.batch_size),
         insertions=allowed_insertions(config),
-        workers=CORES,  # threads of the input pipeline
-        max_workers=CORES,
+        workers=processes or CORES,
+        max_workers=processes or CORES,
+        processes=processes > 0,
     )
     return recommend.measured(source, step, usable_cores(), seconds)
 
 
 def without_echoing(config: ConfigDict) -> ConfigDict:
-    """A copy in which nothing is echoed, so that the step augments if the devices do, and threads
-    read."""
+    """A copy in which nothing is echoed, so that the step augments if the devices do; it starts no
+    worker processes."""
     config = copy.deepcopy(config)
     config.update_from_flattened_dict(WITHOUT_ECHOING | {"loader.workers": 0})
     return config
@@ -183,9 +186,10 @@ def main(argv: Sequence[str]) -> int:
     log.setLevel(logging.INFO)
     data = open_data(config)
     advice = advise(config, arguments.seconds, data)
-    count = build.chosen_workers(config, data[-1])
-    reads = f"{count} worker processes" if count else f"{CORES} threads"
-    parts = [str(advice), f"Training reads with {reads} (config.loader.workers).", advice.tables]
+    workers = f"Workers are {advice.workers} threads"
+    if build.chosen_workers(config, data[-1]):
+        workers = f"Workers are {advice.workers} processes, of which one was measured"
+    parts = [str(advice), f"{workers} (config.loader.workers).", advice.tables]
     if advice.insertion:
         parts.insert(1, f"In flags: {flags(config, advice) or 'as configured'}")
     write("\n\n".join(parts))

@@ -33,6 +33,13 @@ def test_a_slow_upstream_is_recognized():
     assert advice.ratio > 2
 
 
+def test_the_advice_is_for_the_worker_processes_of_training(capsys):
+    words = ["--config=configs/cifar10.py:mini", "--seconds=0.05", "--config.loader.workers=2"]
+    assert cli.guarded(advise.main, [*words, *flags(mini())]) == 0
+    assert "2 processes" in (printed := capsys.readouterr().out)
+    assert "workers: 2)" in " ".join(printed.split())
+
+
 @pytest.mark.parametrize(
     "condition",
     [

@@ -28,6 +28,7 @@ class Input(NamedTuple):
         insertions: name of an insertion point -> the stage before it; None for all up to batching.
         workers: of the loader, or None.
         max_workers: that it may have; 0 = any number.
+        processes: whether workers are processes instead of threads.
         hint: what the measurement assumed about it, or ''.
     """
 
@@ -37,6 +38,7 @@ class Input(NamedTuple):
     insertions: Mapping[str, str] | None = None
     workers: int | None = None
     max_workers: int = 0
+    processes: bool = False
     hint: str = ""
 
 
@@ -67,7 +69,7 @@ def opened(given: Any, batch_size: int) -> Input:
         raise EchoSpecError("batch_size", size, f"that of the loader, {own}")
     workers = getattr(given, "num_workers", None)
     if data and isinstance(given, data.DataLoader) and (stages := loader_stages(given)):
-        return Input(stages, int(own or 0), workers=workers, hint=hint)
+        return Input(stages, int(own or 0), workers=workers, processes=True, hint=hint)
     if isinstance(given, Iterator):
         hint = "An iterator was given: the batches that were measured are gone from it."
     batches = _without_end(given)
@@ -77,7 +79,7 @@ def opened(given: Any, batch_size: int) -> Input:
         size = spec.checked_integer("batch_size", shape[0] if shape else 0, 1, spec.MAX_BATCH)
     batches = itertools.chain([first], batches)
     stages, after = [("input", lambda _: next(batches))], {"after batching": "input"}
-    return Input(stages, size, 0, after, int(workers != 0), 1, hint)
+    return Input(stages, size, 0, after, int(workers != 0), 1, hint=hint)
 
 
 def loader_stages(loader: Any) -> list[Stage] | None:

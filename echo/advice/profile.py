@@ -43,12 +43,19 @@ def caller(name: str, function: Callable[[Any], Any], inputs: Iterator[Any]) -> 
 
 
 def stage_time(
-    name: str, call: Callable[[], Any], seconds: float, workers: int, most: int, outputs: int
+    name: str,
+    call: Callable[[], Any],
+    seconds: float,
+    workers: int,
+    most: int,
+    processes: bool,
+    outputs: int,
 ) -> tuple[StageTime, list[Any]]:
     """The cost of a call by one thread, and by `most` at once (`workers`, if a call takes long);
     and the results of the first calls: as many as `outputs`, or fewer if one thread made fewer.
 
-    It takes about `seconds`, and more only if a few calls take longer.
+    It takes about `seconds`, and more only if a few calls take longer. Workers that are processes
+    share no lock: what computes takes each of them as long as one alone.
     """
     results, share = [], seconds / 2 if most > 1 else seconds
 
@@ -58,10 +65,12 @@ def stage_time(
             results.append(result)
 
     walls, cpus = zip(*rounds(once, share, outputs), strict=True)
-    limit = median = statistics.median(walls)
-    if (threads := workers if median > share else most) > 1:
+    median, cpu = statistics.median(walls), statistics.median(cpus)
+    limit = median / max(1, most) if processes else median
+    threads = workers if median > share else most
+    if threads > 1 and not (processes and cpu > median / 2):
         limit = min(median, seconds_at_once(call, threads, share))
-    return StageTime(name, median, statistics.median(cpus), limit, min(walls), max(walls)), results
+    return StageTime(name, median, cpu, limit, min(walls), max(walls)), results
 
 
 def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tuple[float, float]]:

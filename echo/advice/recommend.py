@@ -147,7 +147,7 @@ def advise(
         batch_size: examples per step; 0 = that of the loader, or of its first batch.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader (if it has
             none, its reading and the step take turns), otherwise as many as cores. Up to four times
-            as many are considered, and measured as threads.
+            as many are considered. They are threads, but those of a DataLoader processes.
         cores: processor cores, perhaps a fraction; 0 = those that this process may use.
         seconds: how long to measure each stage, approximately, at most an hour. A call that takes
             longer is made a few times only.
@@ -180,9 +180,12 @@ def measured(source: Input, step_fn: Callable[[Any], Any], cores: float, seconds
         if name == BATCH:
             count, examples = source.batch_size // examples, source.batch_size
             inputs = iter(lambda n=count, items=items: [*itertools.islice(items, n)], None)
-        counts = (workers, max(workers, source.max_workers)) if number < len(host) else (1, 1)
+        at_once = (1, 1, False)
+        if number < len(host):
+            at_once = workers, max(workers, source.max_workers), source.processes
         kept = _NUM_INPUTS if number < len(names) else 1  # states may be large
-        cost, outputs = stage_time(name, caller(name, function, inputs), seconds, *counts, kept)
+        call = caller(name, function, inputs)
+        cost, outputs = stage_time(name, call, seconds, *at_once, kept)
         parts.append(cost.scaled(1 / examples))
         results = itertools.cycle(outputs)
     timing = Timing(tuple(parts), len(host), source.batch_size, workers, cores)

@@ -367,6 +367,15 @@ def test_rounds_end_after_a_few_long_calls(calls, warm_up, expected, monkeypatch
     assert [wall for wall, _ in rounds] == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.parametrize(("computes", "share"), [(True, 4), (False, 1)])
+def test_processes_share_what_limits_those_that_wait_and_no_lock(computes, share, monkeypatch):
+    clock = Clock(monkeypatch)
+    if computes:
+        monkeypatch.setattr(profile.time, "process_time", clock.pass_by)
+    cost, _ = profile.stage_time("read", lambda: clock.pass_by(0.1), 1.0, 2, 4, True, 1)
+    assert cost.limit == pytest.approx(cost.seconds / share, rel=0.05)
+
+
 def test_long_calls_behind_a_rate_limit_are_few(monkeypatch):
     clock, called = Clock(monkeypatch), []
 
