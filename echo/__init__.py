@@ -18,7 +18,7 @@ from echo import tf_data
 from echo.advice.recommend import Advice, advise
 from echo.iterables import EchoIterable, EchoIterator, auto, echo_iterable
 from echo.schedule import EchoCursor, EchoSchedule
-from echo.spec import INSERTIONS, PLACEMENTS, EchoSpecError, missing_package
+from echo.spec import INSERTIONS, PLACEMENTS, EchoSpecError
 from echo.waiting import Watched, watch
 
 __version__ = "0.1.0"
@@ -50,22 +50,16 @@ if TYPE_CHECKING:
     from echo.stage import EchoIterDataset as EchoIterDataset
     from echo.stage import OpportunisticIterDataset as OpportunisticIterDataset
 
-# Names that require more than numpy: (their module, the package).
+# The modules of names that require more than NumPy.
 _LAZY = {
-    "DeviceStore": ("device", "jax"),
-    "EchoIterDataset": ("stage", "grain"),
-    "Echoed": ("stage", "grain"),
-    "OpportunisticIterDataset": ("stage", "grain"),
+    "DeviceStore": "device",
+    "EchoIterDataset": "stage",
+    "Echoed": "stage",
+    "OpportunisticIterDataset": "stage",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'echo' has no attribute {name!r}")
-    module, package = _LAZY[name]
-    try:
-        return getattr(importlib.import_module(f"echo.{module}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise missing_package(f"echo.{name}", package, package) from error
+    return getattr(importlib.import_module(f"echo.{_LAZY[name]}"), name)

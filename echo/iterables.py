@@ -13,14 +13,7 @@ from echo.loaders import Parent, Source
 from echo.rows import RowStore
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.sequential import SequentialReader
-from echo.spec import (
-    MAX_BATCH,
-    MAX_BUFFER,
-    MAX_POSITION,
-    Factor,
-    checked_integer,
-    checked_switch,
-)
+from echo.spec import MAX_BATCH, MAX_BUFFER, MAX_POSITION, Factor, checked_integer, checked_switch
 from echo.stores import ItemStore
 
 T = TypeVar("T")
@@ -59,12 +52,10 @@ def echo_iterable(
         EchoSpecError: a factor, buffer, seed, switch, or size that is not allowed.
         TypeError: `iterable` cannot be iterated over.
     """
-    schedule = EchoSchedule(factor, shuffle_buffer, seed)
     reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
     rebatch = checked_integer("rebatch", rebatch, 0, MAX_BATCH)
-    new_order = functools.partial(_fixed_order, schedule, reshuffle, rebatch or 1)
-    num_outputs = None if rebatch else schedule.num_outputs
-    return EchoIterable(iterable, new_order, rows=rebatch > 0, num_outputs=num_outputs)
+    new_order = functools.partial(_fixed_order, factor, shuffle_buffer, rebatch or 1)
+    return EchoIterable(iterable, new_order, seed, reshuffle, rows=rebatch > 0)
 
 
 def auto(
@@ -101,26 +92,15 @@ def auto(
         TypeError: `loader` cannot be iterated over.
     """
     buffer = checked_integer("buffer", buffer, 0, MAX_BUFFER)
-    if not checked_switch("mix", mix):
-        buffer = buffer or _BUFFER_BATCHES
-    new_order = functools.partial(_auto_order, max_factor, buffer, bool(mix), seed)
-    return EchoIterable(loader, new_order, rows=bool(mix), read_ahead=_AHEAD)
+    mix = checked_switch("mix", mix)
+    buffer = buffer if mix else buffer or _BUFFER_BATCHES
+    new_order = functools.partial(AutoOrder, max_factor, buffer, batch_size=0 if mix else 1)
+    return EchoIterable(loader, new_order, seed, rows=mix, read_ahead=_AHEAD)
 
 
-def _fixed_order(schedule: EchoSchedule, reshuffle: bool, size: int, epoch: int) -> EchoCursor:
-    if reshuffle and epoch:
-        seed = _seed_of_pass(schedule.seed, epoch)
-        schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, seed)
+def _fixed_order(factor: Factor, shuffle_buffer: int, size: int, seed: int) -> EchoCursor:
+    schedule = EchoSchedule(factor, shuffle_buffer, seed)
     return EchoCursor(schedule, size=size, drop_remainder=False)
-
-
-def _auto_order(max_factor: int, buffer: int, mix: bool, seed: int, epoch: int) -> AutoOrder:
-    seed = _seed_of_pass(seed, epoch) if epoch else seed
-    return AutoOrder(max_factor, buffer, seed, 0 if mix else 1)
-
-
-def _seed_of_pass(seed: int, epoch: int) -> int:
-    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
 
 
 class EchoIterable(Iterable[T]):
@@ -135,19 +115,20 @@ class EchoIterable(Iterable[T]):
     def __init__(
         self,
         iterable: Iterable[T],
-        new_order: Callable[[int], EchoCursor | AutoOrder],
+        new_order: Callable[..., Any],
+        seed: int,
+        reshuffle: bool = True,
         *,
         rows: bool,
         read_ahead: int = 0,
-        num_outputs: Callable[[int], int] | None = None,
     ):
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
             raise TypeError(f"iterable has type {type(iterable).__name__}; allowed: an iterable")
         has_epochs = hasattr(iterable, "set_epoch") and not isinstance(iterable, EchoIterable)
         self._parent = Parent(iterable, has_epochs)
-        new_order(0)  # refuses what is not allowed
-        self._new_order, self._rows, self._read_ahead = new_order, rows, read_ahead
-        self._num_outputs = num_outputs
+        self._new_order, self._seed, self._reshuffle = new_order, seed, reshuffle
+        self._order(0)  # refuses what is not allowed
+        self._rows, self._read_ahead = rows, read_ahead
         self.epoch = 0
         self._counts = [0, 0]  # of the passes before the newest: fresh examples, and emitted ones
         self._newest: EchoIterator[T] | None = None
@@ -156,18 +137,17 @@ class EchoIterable(Iterable[T]):
 
     def __iter__(self) -> "EchoIterator[T]":
         torch.check_worker(self._parent.iterable)
-        if self._waiting is None:
+        iterator = self._waiting
+        if iterator is None:
             iterator, self._counts = self._begin(self.epoch), [self.fresh_examples, self.emitted]
-        else:
-            iterator = self._waiting
         self._newest, self._waiting = iterator, None
         self.epoch = iterator.epoch + 1
         return iterator
 
     def __len__(self) -> int:
-        if self._num_outputs is None:
+        if self._rows or self._read_ahead:
             raise TypeError("how many batches there will be is not known")
-        return self._num_outputs(len(self._parent.iterable))  # or a TypeError
+        return self._order(0).schedule.num_outputs(len(self._parent.iterable))  # or a TypeError
 
     def __bool__(self) -> bool:
         return True  # also without a length
@@ -214,12 +194,12 @@ class EchoIterable(Iterable[T]):
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
                 items than were read, or has been read from here and cannot start again.
         """
-        fields = ("earlier", "epoch", *self._new_order(0).get_state(), *SequentialReader.fields)
+        fields = ("earlier", "epoch", *self._order(0).get_state(), *SequentialReader.fields)
         check_fields(state, fields)
         position = dict(state)
         counts, epoch = position.pop("earlier"), position.pop("epoch")
         epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
-        self._new_order(epoch).at(position, None)  # refuses others before the iterable changes
+        self._order(epoch).at(position, None)  # refuses others before the iterable changes
         iterator = self._begin(epoch)
         iterator.set_state(position)
         self._newest = self._waiting = iterator
@@ -243,7 +223,14 @@ class EchoIterable(Iterable[T]):
             self._newest.reader.close(wait=True)
         reader = SequentialReader(Source(self._parent), self._read_ahead, self._rows)
         store = RowStore if self._rows else ItemStore
-        return EchoIterator(epoch, reader, self._new_order(epoch), store)
+        return EchoIterator(epoch, reader, self._order(epoch), store)
+
+    def _order(self, epoch: int) -> Any:
+        """The order of a pass, at its start."""
+        seed = self._seed
+        if self._reshuffle and epoch:
+            seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
+        return self._new_order(seed=seed)
 
 
 class EchoIterator(EchoPass, Iterator[T]):

@@ -78,24 +78,19 @@ class Source:
     def set_state(self, state: dict[str, Any]) -> None:
         """Begins from `state`."""
         check_fields(state, ("epoch", "state"))
-        parent, kind = self._parent, type(self._parent.iterable).__name__
+        parent, iterable = self._parent, self._parent.iterable
         if state["epoch"] is not None:  # in another one Hugging Face ignores states
             epoch = checked_integer("epoch", state["epoch"], 0, MAX_POSITION)
-            torch.set_epoch(parent.iterable, epoch)
-        if state["state"] is None:  # that of the start
-            once = parent.has_state or isinstance(parent.iterable, Iterator)
-            if parent.changed and once and not parent.keeps_loaded:
-                raise ValueError(
-                    f"the iterable, a {kind}, has been read from and cannot start again; restore "
-                    "the state over a new one, or an object that makes one for each iter()"
-                )
-        elif parent.has_state:
+            torch.set_epoch(iterable, epoch)
+        once = parent.has_state or isinstance(parent.iterable, Iterator)
+        if state["state"] is not None:  # otherwise it is that of the start
             parent.changed = parent.loaded = True
-            parent.iterable.load_state_dict(state["state"])
-        else:
+            iterable.load_state_dict(state["state"])
+        elif parent.changed and once and not parent.keeps_loaded:
             raise ValueError(
-                f"the state holds that of an iterable, but a {kind} has no state_dict and "
-                "load_state_dict; restore it over an equal iterable"
+                f"the iterable, a {type(iterable).__name__}, has been read from and cannot start "
+                "again; restore the state over a new one, or an object that makes one for each "
+                "iter()"
             )
 
     def _open(self) -> None:

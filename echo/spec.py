@@ -81,15 +81,6 @@ def checked_switch(field: str, value: Any) -> bool:
     return bool(value)
 
 
-def missing_package(name: str, package: str, extra: str) -> ImportError:
-    """The error of `name`, a part of this library that requires a missing package."""
-    return ImportError(
-        f"{name} needs {package}, which is not installed; pip install {package} "
-        f"(or this library with [{extra}])",
-        name=package,
-    )
-
-
 def abbreviated(value: object) -> str:
     """`repr(value)` for an error message: one line, not too long."""
     try:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echo.schedule import EchoSchedule
-from echo.spec import EchoSpecError, Factor, checked_switch, missing_package
+from echo.spec import EchoSpecError, Factor, checked_switch
 
 # TensorFlow counts in 64-bit integers, and squares of the denominator must fit.
 _MAX_DENOMINATOR = 10**9
@@ -43,10 +43,7 @@ def echo(
         allowed = f"at most {_MAX_BUFFER}, for which TensorFlow takes 6 GB"
         raise EchoSpecError("shuffle_buffer", shuffle_buffer, allowed)
     reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
-    try:
-        import tensorflow as tf  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError as error:
-        raise missing_package("echo.tf_data.echo", "tensorflow", "tf") from error
+    import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
     whole, rest = divmod(schedule.factor.numerator, schedule.factor.denominator)
 

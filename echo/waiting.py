@@ -66,14 +66,16 @@ class Watched:
     @property
     def waited(self) -> float:
         """The share of `seconds` blocked in the loader's `next`, from 0 to 1."""
-        step = statistics.mean(self._step_seconds or [self._rested / max(1, self.steps)])
+        step = statistics.mean(self._steps_alone())
         return max(0.0, 1 - step * self.steps / self.seconds) if self.seconds else 0.0
 
     @property
     def step_seconds(self) -> tuple[float, float]:
         """(low, high) of the step's own time."""
-        measured = self._step_seconds or [self._rested / max(1, self.steps)]
-        return min(measured), max(measured)
+        return min(self._steps_alone()), max(self._steps_alone())
+
+    def _steps_alone(self) -> list[float]:
+        return self._step_seconds or [self._rested / max(1, self.steps)]
 
     @property
     def loader_seconds(self) -> tuple[float, float]:
