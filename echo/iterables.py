@@ -161,7 +161,7 @@ class EchoIterable(Iterable[T]):
     @property
     def emitted(self) -> int:
         """Examples emitted in all passes, repeats included."""
-        return self._counts[1] + (self._newest.emitted if self._newest else 0)
+        return self._counts[1] + (self._newest.order.position if self._newest else 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Numbers the next pass, here and in the iterable if that has a `set_epoch` too, or, if it
@@ -183,7 +183,8 @@ class EchoIterable(Iterable[T]):
         """
         if self._newest is None:
             self._newest = self._waiting = self._begin(self.epoch)
-        return {"earlier": list(self._counts), **self._newest.state()}
+        own = {"earlier": list(self._counts), "epoch": self._newest.epoch}
+        return own | self._newest.get_state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue from `state`; the items that are pending there are read.
@@ -212,8 +213,7 @@ class EchoIterable(Iterable[T]):
         return settings, self._waiting and self.state_dict()
 
     def __setstate__(self, pickled: tuple[dict[str, Any], dict[str, Any] | None]) -> None:
-        settings, state = pickled
-        self.__dict__.update(settings)
+        self.__dict__, state = pickled
         if state is not None:
             self.load_state_dict(state)
 
@@ -256,12 +256,3 @@ class EchoIterator(EchoPass, Iterator[T]):
         """The number of items taken from the iterable in this pass, each counted once: those that
         fill the buffer included, those that are read ahead excluded."""
         return self.order.admitted
-
-    @property
-    def emitted(self) -> int:
-        """The number of items emitted in this pass, repeats included."""
-        return self.order.position
-
-    def state(self) -> dict[str, Any]:
-        """The position of the pass."""
-        return {"epoch": self.epoch, **self.get_state()}

@@ -434,7 +434,7 @@ def test_after_an_error_an_iterable_without_state_is_read_again_only_from_a_stat
             items.extend(iterator)
     assert loader.produced == 10
     assert iterator.fresh_examples <= 9  # those before the one that failed
-    assert iterator.state()["num_items"] == -1
+    assert echoed.state_dict()["num_items"] == -1
     echoed.load_state_dict(echoed.state_dict())
     assert items + list(echoed) == schedule_says(2, 4, 0, 20)
 
