@@ -104,11 +104,6 @@ def paired_text(row: Mapping[str, Any], study: Study) -> str:
     return f"{effect} [{low}, {'-' if math.isinf(row['high']) else number(row['high'])}]"
 
 
-def used_text(row: Mapping[str, Any]) -> str:
-    """How many pairs an effect with matched seeds rests on: "13/30"."""
-    return f"{row['used']}/{sum(row[name] for name in _SIDES)}"
-
-
 def target_text(target: records.Target) -> str:
     """A target: '97% validation accuracy', 'a validation loss of 3.9'."""
     if target.metric.endswith("accuracy") and target.value <= 1:
@@ -206,7 +201,6 @@ def paired(effects: pd.DataFrame, study: Study) -> pd.DataFrame:
             "condition": row["label"],
             **{name: str(row[side]) for side, name in sides.items()},
             f"{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]": paired_text(row, study),
-            "pairs used": used_text(row),
             signs: f"{row['below']}/{row['above']}",
             "p": _p_value(row["p"]),
             "p (Holm)": _p_value(row["p_holm"]),

@@ -177,23 +177,6 @@ def ratio_of_ratios(
     return float(low), float(high), float(balance[0]), float(balance[1])
 
 
-def pairs_used(
-    lows: ArrayLike, highs: ArrayLike, low: float, high: float, floor: float = 0.0
-) -> int:
-    """How many pairs have a sign at an end of an interval of `sign_interval`.
-
-    The others would not change it. At an open end, which may be NaN, these are the pairs with a
-    sign at any effect that is small or large enough.
-    """
-    lows, highs = np.asarray(lows, float), np.asarray(highs, float)
-    largest = np.finfo(float).max
-    smallest = np.nextafter(0.0, 1.0) if floor == 0 else -largest
-    signed = np.zeros(len(lows), bool)
-    for end in (low if low > floor else smallest, high if high < math.inf else largest):
-        signed |= np.where(lows == highs, lows != end, (highs <= end) | (lows >= end))
-    return int(signed.sum())
-
-
 def holm(p: ArrayLike) -> np.ndarray:
     """p-values adjusted for multiple comparisons by the step-down method of Holm (1979)."""
     values = np.asarray(p, float)
@@ -231,13 +214,12 @@ def paired_effects(paired: pd.DataFrame, study: Study) -> pd.DataFrame:
         baseline_alone, neither; below, above (pairs decided on either side of no effect);
         effect_low, effect_high (the effect at which the signs balance, twice, or an open range if
         it is not known); low, high (the interval at PAIRED_LEVEL, missing with fewer than MIN_PAIRS
-        pairs in which a side reached the target); used (`pairs_used` by the interval, or by one
-        that is open without it); p (two-sided, of no effect; missing likewise), searches_below,
-        searches_above, p_holm (adjusted for the conditions of the study), verdict.
+        pairs in which a side reached the target); p (two-sided, of no effect; missing likewise),
+        searches_below, searches_above, p_holm (adjusted for the conditions of the study), verdict.
     """
     groups = [group for _, group in paired.groupby("condition", sort=False)]
     columns = ["condition", "label", "insertion", "pairs", "condition_alone", "baseline_alone"]
-    columns += ["neither", "below", "above", "effect_low", "effect_high", "low", "high", "used"]
+    columns += ["neither", "below", "above", "effect_low", "effect_high", "low", "high"]
     columns += ["p", "searches_below", "searches_above"]
     table = pd.DataFrame([_effect_row(group, study) for group in groups], columns=columns)
     # A condition with too few pairs still belongs to the family of tests.
@@ -275,7 +257,6 @@ def _effect_row(group: pd.DataFrame, study: Study) -> dict[str, object]:
         "effect_high": math.inf if math.isnan(effect) else effect,
         "low": low,
         "high": high,
-        "used": pairs_used(lows, highs, low, high, floor),
         "p": float(sign_test(below, above)) if enough else math.nan,
         "searches_below": sum(lead > 0 for lead in leads),
         "searches_above": sum(lead < 0 for lead in leads),

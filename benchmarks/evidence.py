@@ -261,7 +261,7 @@ def confirmed(pairs: pd.DataFrame) -> dict[str, str]:
     return {
         "ratio": f"{effect:.2f}" if math.isfinite(effect) else "-",
         "interval": " to ".join(ends),
-        "pairs used": f"{uncertainty.pairs_used(lows, highs, low, high)} of {len(pairs)}",
+        "pairs": str(len(pairs)),
         "verdict": side if differs else "undecided",
     }
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
@@ -49,17 +48,19 @@ def open_tree(tree: Tree, name: str, named: dict[str, str], _: str) -> PathData:
     """
     files, notes = _files(tree)
     digests = {split: tree.fingerprint(names) for split, names in files.items()}
-    table = functools.cache(lambda split: _table(tree, files[split], digests[split], named))
+    table = functools.cache(lambda split: _Table(tree, files[split], digests[split], named))
     main = table("train" if "train" in files else next(iter(files)))
     hashed = fingerprint(json.dumps(digests).encode())
     info = DatasetInfo(name, "datasets", hashed, notes=notes)
-    if "image" not in main.columns:
+    if "text" in main.columns:
         return PathData(tree, tuple(files), lambda split: table(split).records(), info)
     labels = set(range(len(main.classes))) or main.labels()
 
     def records(split: str) -> Records:
         opened = table(split)
-        _the_classes(opened.shown, [main.classes, opened.classes])
+        if main.classes and opened.classes not in ((), main.classes):
+            listed = " and ".join(", ".join(t.classes[:9]) for t in (main, opened))
+            raise SourceError(f"{opened.shown} numbers classes otherwise than train: {listed}")
         check_classes(opened.shown, labels, opened.labels())
         return opened.records()
 
@@ -83,33 +84,57 @@ def _files(tree: Tree) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     raise SourceError(f"{tree.root} has no Parquet files, nor what dataset.save_to_disk writes")
 
 
-@dataclasses.dataclass(frozen=True)
 class _Table:
     """A split.
 
     Attributes:
         shown: its name in messages.
-        rows: a datasets.Dataset that gives Arrow's tables.
         columns: the name of the column of each field.
         classes: the names of the classes; none if they have no names.
+        rows: a datasets.Dataset that gives Arrow's tables.
     """
 
-    shown: str
-    rows: Any
-    columns: dict[str, str]
-    classes: tuple[str, ...]
+    def __init__(self, tree: Tree, names: list[str], digest: str, named: dict[str, str]):
+        try:
+            datasets = importlib.import_module("datasets")
+        except ImportError as error:
+            raise SourceError(
+                "hf:PATH is read with a package that is not installed; pip install datasets"
+            ) from error
+        self.shown = tree.path(names[0]) + (" and following" if len(names) > 1 else "")
+        paths = {tree.local(name): name for name in names}
+        directory, is_parquet = next(iter(paths)).parent, names[0].endswith(".parquet")
+        with reading(self.shown):
+            if is_parquet:  # `datasets` fails on files without rows
+                paths = {p: paths[p] for p in paths if pq.read_metadata(p).num_rows} or paths
+                check_contents(tree, list(paths.values()))
+                schema = pq.read_schema(next(iter(paths)))
+                features = datasets.Features.from_arrow_schema(schema).to_dict()
+            else:
+                rows = datasets.load_from_disk(str(directory))
+                features = rows.features.to_dict()
+                state = json.loads((directory / "state.json").read_bytes())
+                if any(state.get(key) for key in state if "indices" in key):
+                    raise ValueError("rows of it were selected; save dataset.flatten_indices()")
+            self.columns = _columns(self.shown, features, named)
+            if (features.get(self.columns.get("image")) or {}).get("mode"):
+                raise ValueError("it has images with Image(mode=...); convert them before saving")
+            labeled = self.columns.get("objects") or self.columns.get("label")
+            self.classes = _class_names(features.get(labeled))
+            chosen = list(self.columns.values())
+            if is_parquet:
+                options = {"cache_dir": str(tree.cache() / digest), "columns": chosen}
+                files = [glob.escape(str(path)) for path in paths]
+                parts = [datasets.Dataset.from_parquet(file, **options) for file in files]
+                rows = datasets.concatenate_datasets(parts)  # whose features must agree
+        self.rows = rows.select_columns(chosen).with_format("arrow")
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         records = []
         for row in self.rows[list(rows)].to_pylist():
             record = {field: row[name] for field, name in self.columns.items()}
             if isinstance(image := record.get("image"), dict):
-                record["image"] = image["bytes"]
-                if image["bytes"] is None:
-                    raise ValueError(
-                        f"its image has no bytes, but the path {image['path']!r}; write the data "
-                        "with save_to_disk, which stores the bytes"
-                    )
+                record["image"] = image["bytes"]  # None if the files hold a path alone
             if "objects" in record:
                 record["objects"] = _objects(record["objects"], record["image"])
             records.append(record)
@@ -146,97 +171,37 @@ class _Table:
         return {label for label in labels if label not in (None, -1)}
 
 
-def _table(tree: Tree, names: list[str], digest: str, named: dict[str, str]) -> _Table:
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError as error:
-        raise SourceError(
-            "hf:PATH is read with a package that is not installed; pip install datasets"
-        ) from error
-    shown = tree.path(names[0]) if len(names) == 1 else f"{tree.path(names[0])} and following"
-    paths = {tree.local(name): name for name in names}
-    directory, saved = next(iter(paths)).parent, None
-    with reading(shown):
-        if names[0].endswith(".parquet"):  # `datasets` fails on files without rows
-            paths = {p: paths[p] for p in paths if pq.read_metadata(p).num_rows} or paths
-            check_contents(tree, list(paths.values()))
-            schemas = [pq.read_schema(path) for path in paths]
-        else:
-            saved = datasets.load_from_disk(str(directory))
-            schemas = [saved.features.arrow_schema]
-            state = json.loads((directory / "state.json").read_bytes())
-            if any(state.get(key) for key in state if "indices" in key):
-                raise ValueError("rows of it were selected; save dataset.flatten_indices()")
-        described = [_described(schema) for schema in schemas]
-        columns = _columns(shown, schemas, described, named)
-        chosen = list(columns.values())
-        if any((each.get(columns.get("image")) or {}).get("mode") for each in described):
-            raise ValueError("it has images with Image(mode=...); convert them before saving")
-        labeled = columns.get("objects") or columns.get("label")
-        classes = _the_classes(shown, [_class_names(each.get(labeled)) for each in described])
-        if saved is not None:
-            rows = saved.select_columns(chosen)
-        else:
-            fields = [pa.schema([s.field(c).remove_metadata() for c in chosen]) for s in schemas]
-            common = pa.unify_schemas(fields, promote_options="permissive")  # the widest types
-            rows = datasets.Dataset.from_parquet(
-                [glob.escape(str(path)) for path in paths],
-                cache_dir=str(tree.cache() / digest),
-                columns=chosen,
-                features=datasets.Features.from_arrow_schema(common),
-            )
-    return _Table(shown, rows.with_format("arrow"), columns, classes)
-
-
-def _described(schema: pa.Schema) -> dict[str | None, Any]:
-    """What `datasets` says of each column, as in its Features.to_dict()."""
-    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    return (described.get("info") or {}).get("features") or {}
-
-
-def _columns(
-    shown: str,
-    schemas: list[pa.Schema],
-    described: list[dict[str | None, Any]],
-    named: dict[str, str],
-) -> dict[str, str]:
+def _columns(shown: str, features: dict[str, Any], named: dict[str, str]) -> dict[str, str]:
     """The column of each field: the one named, of its name, or the only one of its type."""
-    names = dict.fromkeys(field.name for field in itertools.chain(*schemas))
-    features = {name: feature for each in reversed(described) for name, feature in each.items()}
-    columns = {field: field for field in FIELDS if field in names}
+    columns = {field: field for field in FIELDS if field in features}
     for field, kind in (("image", "Image"), ("label", "ClassLabel")):
-        typed = [name for name in names if features.get(name, {}).get("_type") == kind]
+        typed = [name for name in features if kind == _type(features[name])]
         if len(typed) == 1:
-            columns.setdefault(field, typed[0])
+            columns.setdefault(field, *typed)
     columns |= named
     if "label" in named and "objects" not in named:
         columns.pop("objects", None)  # else their classes would be counted
     allowed = ({"image", "objects"}, {"image", "label"}, {"text"})
     chosen = next((fields for fields in allowed if fields <= set(columns)), set())
-    if not chosen or not set(columns.values()) <= set(names):
+    if not chosen or not set(columns.values()) <= set(features):
         raise SourceError(
-            f"{shown} has the columns {', '.join(names)}, of which {columns} are no image with a "
+            f"{shown} has the columns {', '.join(features)}, and {columns} are no image with a "
             "label or objects, and no text; name them: hf:PATH?image=NAME&label=NAME or ?text=NAME"
         )
     return {field: name for field, name in columns.items() if field in chosen}
 
 
+def _type(feature: Any) -> str | None:
+    return feature.get("_type") if isinstance(feature, dict) else None
+
+
 def _class_names(feature: Any) -> tuple[str, ...]:
     """The names of the classes in what `datasets` says of a column, or of a part of it."""
-    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+    if _type(feature) == "ClassLabel":
         return tuple(feature["names"])
     parts = feature.values() if isinstance(feature, dict) else feature
     found = map(_class_names, parts if isinstance(feature, dict | list) else ())
     return next(filter(None, found), ())
-
-
-def _the_classes(shown: str, named: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """The names of the classes, which are the same wherever there are any."""
-    different = sorted(set(filter(None, named)))
-    if len(different) > 1:
-        listed = " and ".join(", ".join(names[:9]) for names in different)
-        raise SourceError(f"{shown} numbers classes as {listed}; write it anew with one Features")
-    return different[0] if different else ()
 
 
 def _each(objects: Any) -> list[dict[str, Any]]:

@@ -38,11 +38,6 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
         SourceError, RecordError: own data cannot be opened.
     """
     train, validation = dataset.train_split, dataset.validation_split
-    if train and not validation:
-        raise SourceError(
-            f"config.dataset.validation_split is '' with train_split={train!r}; allowed: another "
-            "split, or '' for both, which divides own data"
-        )
     if train or not is_own_data(dataset.name):
         return train, validation, ()
     data = paths.open_all(dataset)

@@ -116,11 +116,6 @@ def make_study(
     for key, value, allowed in (("score", score, SCORES), ("cadence", cadence, CADENCES)):
         refuse(value not in allowed, f"{key} is {value!r}; allowed: {', '.join(allowed)}")
     given = {condition: _overrides(condition, own) for condition, own in conditions.items()}
-    refuse(
-        len({condition.lower() for condition in given}) < len(given),
-        f"its conditions {abbreviated([*given])} include names that differ only in case, and some "
-        "file systems would give them one directory; rename one of them",
-    )
     labels = {condition: condition_label(own, config) for condition, own in given.items()}
     count = Counter(labels.values())
     for condition, own in given.items():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from data.splits import remarks
-from runs import cli, origins, records, signals
+from runs import cli, origins, signals
 from runs.checkpoints import check_path
 from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
@@ -18,7 +18,7 @@ from studies import search
 from studies.executors import Executor, InProcessExecutor
 from studies.plan import open_study, with_record
 from studies.queue import SearchQueue
-from studies.trial import HELD, Outcome, Unit, finished_result
+from studies.trial import HELD, Outcome, Unit
 
 _POLL_SECONDS = 0.5  # between polls of workers and signals
 _HELD_SECONDS = 2.0  # before a trial that another launch holds is tried again
@@ -92,6 +92,7 @@ class _Launch:
             (c.name, number): SearchQueue(c.name, number, *sizes)
             for number, c in in_order[index::number_of_shards]
         }
+        self._commit = origins.describe()["commit"]
         self._worker_failures: collections.Counter = collections.Counter()
         self._diverged = 0
         self._stopping = False
@@ -112,12 +113,6 @@ class _Launch:
                     time.sleep(_POLL_SECONDS)  # other launches hold the trials that are left
                 if not self.executor.here:
                     self.progress.update(self._status)
-        for queue in self._queues.values():
-            if queue.over and queue.counted < queue.needed:
-                self.progress.say(
-                    f"warning: {queue.condition}, search {queue.search}: only {queue.counted} of "
-                    f"{queue.needed} trials did not diverge or fail in {queue.max_trials} attempts"
-                )
         self.tools.copy(self.study_dir, self.progress.say)
         return "finished" if self._over() else "preempted"
 
@@ -140,19 +135,9 @@ class _Launch:
         """Submits units, in the order of the searches, while the executor accepts any."""
         for queue in self._queues.values():
             while self.executor.free() and (taken := queue.take(self.lanes)):
-                unfinished = tuple(t for t in taken if not self._already_finished(queue, t))
-                if unfinished:
-                    shared = self.tools, self.executor.workers, origins.describe()["commit"]
-                    unit = Unit(queue.condition, queue.search, unfinished, *shared)
-                    self.executor.submit(unit, f"{self._counts()} {unit.label(*unfinished)}")
-
-    def _already_finished(self, queue: SearchQueue, trial: int) -> bool:
-        """Whether an earlier launch finished the trial, which is then counted."""
-        place = records.TrialPath(queue.condition, queue.search, trial)
-        result = finished_result(self.study, self.study_dir, place)
-        if result:
-            queue.end(trial, result["status"])
-        return bool(result)
+                shared = self.tools, self.executor.workers, self._commit
+                unit = Unit(queue.condition, queue.search, taken, *shared)
+                self.executor.submit(unit, f"{self._counts()} {unit.label(*taken)}")
 
     def _unit_ended(self, unit: Unit, outcome: Outcome | None) -> None:
         queue = self._queues[unit.condition, unit.search]
@@ -172,8 +157,7 @@ class _Launch:
             else:
                 queue.end(trial, result["status"])
                 self._diverged += result["status"] == "diverged"
-                # else another launch finished it just before this one locked it
-                if outcome and trial in outcome.trained:
+                if outcome and trial in outcome.trained:  # else an earlier launch finished it
                     self._say_ended(unit, trial, result)
 
     def _worker_died(self, unit: Unit, trial: int) -> None:

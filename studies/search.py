@@ -9,14 +9,13 @@ import ml_collections
 from scipy.stats import qmc
 
 from configs import base
-from echo.spec import abbreviated, checked_number
+from echo.spec import abbreviated
 from runs import cli
 from runs.records import nested
 from runs.study import SCALES, SECONDS, Axis, Condition, Study
 from training import check as config_check
 from training.experiment import make_experiment
 
-_MAX_CHECKED = 1_000  # planned trials whose values are checked in advance
 _MAX_END = 1e300  # of an axis; its logarithm and multiples are finite
 
 # Searched fields that change neither the network nor the data.
@@ -45,12 +44,13 @@ def resolved_axis(record: Mapping[str, Any], config: ml_collections.ConfigDict) 
         resolved = Axis(field, scale, values=tuple(plain_value(field, v) for v in axis["values"]))
     else:
         refuse(type(default) not in (int, float), f"{field} is no number; allowed: scale choice")
-        unit = nested(config, str(axis["times"])) if "times" in axis else 1
+        times, given = axis.get("times"), (axis["min"], axis["max"])
+        unit = nested(config, str(times)) if times else 1
         smallest = -_MAX_END if scale == "linear" else 1 / _MAX_END
-        checked_number(f"{field}: min", axis["min"], smallest, _MAX_END)
-        checked_number(f"{field}: max", axis["max"], axis["min"], _MAX_END)
-        checked_number(f"{field}: {axis.get('times')}", unit, 1 / _MAX_END, _MAX_END)
-        low, high = (x if type(x) is int else float(x) for x in (axis["min"], axis["max"]))
+        with errors_of(f"{field}: min and max are {abbreviated(given)}, times {times or 1}"):
+            low, high = (x if type(x) is int else float(x) for x in given)
+            fits = unit > 0 and smallest <= low * unit <= high * unit <= _MAX_END
+            refuse(not fits, "allowed: numbers, min up to max, above 0 with a logarithm")
         resolved = Axis(field, scale, low * unit, high * unit)
     for value in _extremes(resolved):
         with errors_of(f"the search may set {field} to {abbreviated(value)}"):
@@ -96,20 +96,17 @@ def errors_of(subject: str) -> Iterator[None]:
 def point(space: Sequence[Axis], search: int, trial: int) -> dict[str, Any]:
     """The hyperparameters of one trial by field: point `trial` of the scrambled Halton sequence
     that is seeded with `search`. The values of integer fields are rounded. Empty without axes."""
-    return _points(space, search, trial, 1)[0] if space else {}
+    return _points(space, search, trial, 1)[0]
 
 
 def _points(space: Sequence[Axis], search: int, first: int, number: int) -> list[dict[str, Any]]:
     """So many points of a search, from that of trial `first`."""
-    sequence = qmc.Halton(d=len(space), scramble=True, rng=search)
-    if first:
-        sequence.fast_forward(first)
+    if not space:
+        return [{}] * number
+    places = qmc.Halton(d=len(space), scramble=True, rng=search).random(first + number)[first:]
     return [
-        {
-            axis.field: _cast(axis, axis.value_at(float(x)))
-            for axis, x in zip(space, xs, strict=True)
-        }
-        for xs in sequence.random(number)
+        {a.field: _cast(a, a.value_at(float(x))) for a, x in zip(space, xs, strict=True)}
+        for xs in places
     ]
 
 
@@ -157,14 +154,10 @@ def check(study: Study, lanes: int = 1) -> None:
 
 
 def check_values(study: Study) -> None:
-    """Checks the rules between fields in each condition: at the ends of each axis, combined with a
-    drawn point of the others, at the planned trials, and the seeds of the last one; raises
-    InputError."""
-    points = [
-        point(study.space, 0, 0) | {a.field: end} for a in study.space for end in _extremes(a)
-    ]
-    for search in range(min(study.searches, 1 + _MAX_CHECKED // study.max_trials)):
-        points += _points(study.space, search, 0, study.max_trials) if study.space else [{}]
+    """Checks the rules between fields in each condition: at the trials of the first search, and at
+    the ends of each axis, combined with a drawn point of the others; raises InputError."""
+    points = _points(study.space, 0, 0, study.max_trials)
+    points += [points[0] | {a.field: end} for a in study.space for end in _extremes(a)]
     for condition in study.conditions:
         config = trial_config(study, condition, 0, 0)
         for values in points:
@@ -173,8 +166,6 @@ def check_values(study: Study) -> None:
                 for name, value in values.items():
                     cli.set_field(config, name, value)
                 config_check.check_rules(config)
-    with errors_of("the last trial"):
-        trial_config(study, study.conditions[0], study.searches - 1, study.max_trials - 1)
 
 
 def in_words(hparams: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ class Outcome:
 
     Attributes:
         results: by trial number; HELD for trials of another process.
-        trained: the trials that this unit trained; another launch finished the others.
+        trained: the trials that this unit trained; the others had been finished before.
         notes: sentences for the person who runs the study.
         error: what the worker raised, in its own class if that is one of ours.
     """
@@ -64,16 +64,6 @@ class Outcome:
         if self.error is not None:
             raise self.error
         return self.results
-
-
-def finished_result(
-    study: Study, study_dir: pathlib.Path, place: records.TrialPath
-) -> dict[str, Any] | None:
-    """The result of a finished trial of the study whose records are intact; None for any other
-    trial."""
-    with contextlib.suppress(records.Damaged):
-        return _finished(study, study_dir, place)
-    return None
 
 
 def _finished(

@@ -5,7 +5,6 @@ allowed.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -14,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from models.transformer import Transformer
 from workloads import networks
@@ -120,20 +118,15 @@ def total_cross_entropy(
     Computed by groups of `chunk` positions; the last one is padded. Groups are of positions, not of
     rows, since B may be sharded.
     """
-    if chunk == targets_BxL.shape[1]:
-        losses_BxL = optax.softmax_cross_entropy_with_integer_labels(
-            model.logits(hidden_BxLxD), targets_BxL
-        )
-        return (losses_BxL * mask_BxL).sum(-1)
 
-    # The gradient computes the logits of a group again, but not their normalizers, which would take
-    # another pass over the logits.
-    @functools.partial(jax.checkpoint, policy=_SAVE_NORMALIZERS)
-    def group_losses(group) -> jax.Array:
+    def losses(group) -> jax.Array:
         hidden_BxGxD, targets_BxG, mask_BxG = group
         logits_BxGxV = model.logits(hidden_BxGxD)
-        of_targets_BxG = jnp.take_along_axis(logits_BxGxV, targets_BxG[..., None], -1)[..., 0]
-        return ((log_normalizers(logits_BxGxV) - of_targets_BxG) * mask_BxG).sum(-1)
+        losses_BxG = optax.softmax_cross_entropy_with_integer_labels(logits_BxGxV, targets_BxG)
+        return (losses_BxG * mask_BxG).sum(-1)
+
+    if chunk == targets_BxL.shape[1]:
+        return losses((hidden_BxLxD, targets_BxL, mask_BxL))
 
     def groups(array_BxLx):
         rows, length, *rest = array_BxLx.shape
@@ -142,21 +135,4 @@ def total_cross_entropy(
         return array_BxLx.reshape(rows, -1, chunk, *rest).swapaxes(0, 1)
 
     arrays = jax.tree.map(groups, (hidden_BxLxD, targets_BxL, mask_BxL))
-    return jax.lax.map(group_losses, arrays).sum(0)
-
-
-_SAVE_NORMALIZERS = jax.checkpoint_policies.save_only_these_names("log_normalizers")
-
-
-@jax.custom_jvp
-def log_normalizers(logits_xV: jax.Array) -> jax.Array:
-    """log sum exp over the last axis, whose derivative uses only the logits and the result."""
-    return jax.nn.logsumexp(logits_xV, axis=-1)
-
-
-@log_normalizers.defjvp
-def _log_normalizers_jvp(primals, tangents):
-    (logits_xV,), (tangents_xV,) = primals, tangents
-    result_x = checkpoint_name(log_normalizers(logits_xV), "log_normalizers")
-    softmax_xV = jnp.exp(logits_xV - result_x[..., None])
-    return result_x, (softmax_xV * tangents_xV).sum(-1)
+    return jax.lax.map(jax.checkpoint(losses), arrays).sum(0)

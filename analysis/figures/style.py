@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from PIL import Image
 
 from analysis.tables import format_of, target_text
 from runs.study import INSERTIONS, Study
@@ -24,7 +23,6 @@ COLORS = dict(zip(INSERTIONS, ("#555555", "#0072B2", "#D55E00", "#009E73"), stri
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 QUIET = "#767676"
 DOTTED = (0, (2, 2))
-_PALETTE = 64  # colors of a PNG file, which keeps figures in repositories small
 _STYLE: dict[Any, Any] = {
     "font.size": FONT,
     "font.family": "sans-serif",
@@ -96,10 +94,4 @@ def rendered(figure: Figure, suffix: str = "png", **options: Any) -> bytes:
     content = io.BytesIO()
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
         figure.savefig(content, format=suffix, **options)
-    if suffix != "png":
-        return content.getvalue()
-    small = io.BytesIO()
-    # Maximum coverage keeps the colors of small marks; the default median cut changes them.
-    image = Image.open(content).convert("RGB").quantize(_PALETTE, Image.Quantize.MAXCOVERAGE)
-    image.save(small, format="png", optimize=True)
-    return small.getvalue()
+    return content.getvalue()

@@ -253,7 +253,6 @@ def test_pairs_keep_what_is_known_of_censored_sides(tmp_path):
     assert len(uncertainty.pairs(fewer, loaded.study)) == len(costs) - 1
     between = uncertainty.pairs_between(fewer, loaded.study, "before_e2", "baseline")
     assert sorted(between["trial"]) == [0, 1, 2, *range(4, len(costs))]
-    assert tables.used_text(effect) == "12/14"
 
 
 def test_signs_that_all_point_one_way_bound_no_effect_but_the_intervals(tmp_path):
@@ -264,19 +263,6 @@ def test_signs_that_all_point_one_way_bound_no_effect_but_the_intervals(tmp_path
     highs = np.sort(uncertainty.pairs(loaded.trials, loaded.study)["effect_high"])
     assert effect["high"] == highs[5]  # six signs that agree are the fewest that exclude an effect
     assert tables.paired_text(effect, loaded.study).startswith("undetermined [-, 0.88")
-
-
-def test_pairs_that_are_not_used_do_not_change_the_interval():
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        low, high = np.sort(rng.lognormal(sigma=0.5, size=(2, 30)), axis=0)
-        low, high = np.where(rng.random((2, 30)) < 0.3, [[0.0], [INF]], [low, high])
-        interval = uncertainty.sign_interval(low, high)[:2]
-        number = uncertainty.pairs_used(low, high, *interval)
-        used = [k for k in range(30) if uncertainty.pairs_used(low[[k]], high[[k]], *interval)]
-        assert len(used) == number
-        if interval != (0.0, INF):
-            assert uncertainty.sign_interval(low[used], high[used])[:2] == interval
 
 
 def test_verdicts_are_adjusted_for_all_conditions_of_a_study(tmp_path):

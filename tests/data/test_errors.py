@@ -140,7 +140,7 @@ OF_HUGGING_FACE = [
     (table(image=[PNG], objects=[[{"bbox": [0.5] * 4, "category": 0}]]), "hf:.", "pixel"),
     (table(image=[PNG], objects=[[{"bbox": None, "category": 0}]]), "hf:.", "row 0"),
     (table(image=[PNG], label=[1]), "hf:.?label=who", "who"),
-    (table(image=[{"bytes": None, "path": "1.png"}], label=[1]), "hf:.", "1.png"),
+    (table(image=[{"bytes": None, "path": "1.png"}], label=[1]), "hf:.", "record 0"),
     (file("a.parquet", b"PAR1"), "hf:.", "a.parquet"),
     (images("a"), "hf:.", "Parquet"),
 ]
@@ -205,7 +205,7 @@ def test_a_damaged_description_is_refused(description, content, tmp_path):
         (images(""), {"name": "digits", "validation_split": "test"}, "'text'"),
         (images(""), {"name": "own", "data_dir": "/nowhere"}, "/nowhere"),
         (images(""), {"cache_dir": "/dev/null/there"}, "/dev/null/there"),
-        (images(""), {"name": "files:.", "validation_split": ""}, "validation_split"),
+        (file("a.txt", b"one"), {"name": "files:.", "validation_split": ""}, "split ''"),
         (pictures, {"name": "own", "validation_split": "train"}, "'text'"),
         *(
             (file("train.txt", text), {"name": "files:.", "text": "documents"} | shared, "train")
