@@ -1,6 +1,5 @@
 """A loader that is echoed, as `echo.sequential.SequentialReader` reads it: passes and states."""
 
-import dataclasses
 import inspect
 import itertools
 import operator
@@ -13,12 +12,10 @@ from echo.echo_pass import check_fields
 from echo.spec import MAX_POSITION, checked_integer
 
 
-@dataclasses.dataclass
 class Parent:
     """The iterable that is echoed, and what has been done to it here.
 
     Attributes:
-        iterable: what is echoed.
         keeps_loaded: whether it starts every pass of an epoch from the last state that was loaded,
             as data sets of Hugging Face do. They start over after the state {}.
         has_state: whether its `state_dict` and `load_state_dict` work.
@@ -26,15 +23,11 @@ class Parent:
         loaded: whether a state has been loaded that later passes must not continue from.
     """
 
-    iterable: Any
-    keeps_loaded: bool
-    has_state: bool = dataclasses.field(init=False)
-    changed: bool = False
-    loaded: bool = False
-
-    def __post_init__(self):
-        methods = (getattr(self.iterable, x, None) for x in ("state_dict", "load_state_dict"))
+    def __init__(self, iterable: Any, keeps_loaded: bool):
+        self.iterable, self.keeps_loaded = iterable, keeps_loaded
+        methods = (getattr(iterable, name, None) for name in ("state_dict", "load_state_dict"))
         self.has_state = all(map(callable, methods))
+        self.changed = self.loaded = False
 
 
 class Source:

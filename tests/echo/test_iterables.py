@@ -216,36 +216,6 @@ def test_a_stream_that_restarts_anywhere_loses_and_repeats_nothing(
     assert out == expected
 
 
-class Continuing(Stateful):
-    """Its passes are generators that begin where its state is."""
-
-    index = 0
-
-    def state_dict(self):
-        return {"index": self.index}
-
-    def load_state_dict(self, state):
-        self.index = state["index"]
-
-    def __iter__(self):
-        while self.index < self.n:
-            self.index += 1
-            yield self.item(self.index - 1)
-
-
-@pytest.mark.parametrize("cut", [7, 50])  # before and after the first state of the iterable
-def test_generators_that_continue_where_their_iterable_is_resume_only_over_a_new_one(cut):
-    echoed, again = (echo_iterable(Continuing(40), 2) for _ in range(2))
-    start = echoed.state_dict()
-    head = list(itertools.islice(echoed, cut))
-    state = echoed.state_dict()
-    again.load_state_dict(state)
-    with pytest.raises(ValueError, match="Continuing"):
-        (again if cut == 50 else echoed).load_state_dict(start)
-    if cut == 7:
-        assert head + list(again) == [i for i in range(40) for _ in "ab"]
-
-
 def test_an_iterable_whose_state_dict_fails_is_one_without_state():
     class Prepared(Loader):
         """Has the methods of a state: of a part that it lacks."""
