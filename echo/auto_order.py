@@ -88,11 +88,12 @@ class AutoOrder:
 
     def emitted(self, n: int) -> np.ndarray:
         fresh, (_, emitted, last) = self._fresh, self.stored
-        for places in self._rounds:
-            emitted[places] += 1
+        dropped, most = np.arange(0), 0
+        for places, copies in self._rounds:
+            emitted[places] = copies + 1
             last[places] = self.batches
-        dropped = np.arange(0)
-        if fresh or emitted[self._rounds[0]].max() == self.max_factor:
+            most = max(most, int(copies.max()) + 1)
+        if fresh or most == self.max_factor:
             dropped = self._keep(fresh)
         self.batches, self.admitted = self.batches + 1, self.admitted + fresh
         if len(dropped):
@@ -188,9 +189,10 @@ class AutoOrder:
         spent = (self.batches + 1) * size + self.evicted
         return min(size, max(0, math.ceil(spent / self.max_factor + reserve) - self.admitted))
 
-    def _choose(self, fresh: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    def _choose(self, fresh: int) -> tuple[np.ndarray, np.ndarray, list[Any]]:
         """The next batch, beginning with the next `fresh` items: its items, their copy numbers, and
-        the places of its stored items, for `emitted`; ValueError if these have too few copies."""
+        for `emitted`, in turn, places of stored items and their copy numbers; ValueError if these
+        have too few copies."""
         items, emitted, last = self.stored
         missing, rounds = self.batch_size - fresh, []
         if missing:
@@ -200,8 +202,9 @@ class AutoOrder:
             # 64 random bits for each item, a function of (seed, batch number)
             key: Any = _Key(self.seed, self.batches)
             draws = np.random.Philox(key).random_raw(len(items))
-            rounds.append(_first_by(emitted + rested * _MAX_COPIES, draws, missing))
-            missing -= len(rounds[0])
+            places = _first_by(emitted + rested * _MAX_COPIES, draws, missing)
+            rounds.append((places, emitted[places]))
+            missing -= len(places)
         while missing:  # a replayed decision makes the batch contain items once more
             left = np.flatnonzero(emitted + len(rounds) < self.max_factor)
             if not len(left):
@@ -210,11 +213,17 @@ class AutoOrder:
                     f"stored ones have {self._copies_left()} copies left, which is too few; "
                     "decisions can be replayed only with the settings under which they were made"
                 )
-            rounds.append(left[_first_by(emitted[left], draws[left], missing)])
-            missing -= len(rounds[-1])
-        index = [np.arange(self.admitted, self.admitted + fresh), *(items[x] for x in rounds)]
-        copies = [np.zeros(fresh, np.int64), *(emitted[x] + k for k, x in enumerate(rounds))]
-        return np.concatenate(index), np.concatenate(copies), rounds
+            places = left[_first_by(emitted[left], draws[left], missing)]
+            rounds.append((places, emitted[places] + len(rounds)))
+            missing -= len(places)
+        parts = [(items[places], copies) for places, copies in rounds]
+        if fresh:
+            new = np.arange(self.admitted, self.admitted + fresh)
+            parts.insert(0, (new, np.zeros_like(new)))
+        index, copies = (
+            parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        )
+        return index, copies, rounds
 
     def _keep(self, fresh: int) -> np.ndarray:
         """Stores new items, and of all those with copies left as many as there is room for. Returns

@@ -233,7 +233,10 @@ class RowAllocator:
         rows keep their items until others are put."""
         rows = self._row_of[self._places(fresh)]
         np.subtract.at(self._copies, rows, 1)
-        spent = np.sort(rows[self._copies[rows] == 0])
+        spent = rows[self._copies[rows] == 0]
+        if not len(spent):
+            return rows
+        spent.sort()
         first = np.ones(len(spent), bool)  # of its kind; np.unique takes many times longer
         np.not_equal(spent[1:], spent[:-1], out=first[1:])
         self._vacate(spent[first])
