@@ -27,7 +27,7 @@ class Input(NamedTuple):
         examples_per_call: examples in one call of the stages before batching; 0 = whole batches.
         insertions: name of an insertion point -> the stage before it; None for all up to batching.
         workers: of the loader, or None.
-        max_workers: that it may have; 0 = any number.
+        max_workers: that it may have, no fewer; 0 = any number.
         processes: whether workers are processes instead of threads.
         hint: what the measurement assumed about it, or ''.
     """

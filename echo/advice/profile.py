@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from echo.advice.inputs import Input
 from echo.advice.model import StageTime
 from echo.spec import abbreviated
 
@@ -43,20 +44,16 @@ def caller(name: str, function: Callable[[Any], Any], inputs: Iterator[Any]) -> 
 
 
 def stage_time(
-    name: str,
-    call: Callable[[], Any],
-    seconds: float,
-    workers: int,
-    most: int,
-    processes: bool,
-    outputs: int,
+    name: str, call: Callable[[], Any], seconds: float, outputs: int, source: Input | None = None
 ) -> tuple[StageTime, list[Any]]:
-    """The cost of a call by one thread, and by `most` at once (`workers`, if a call takes long);
-    and the results of the first calls: as many as `outputs`, or fewer if one thread made fewer.
+    """The cost of a call by one thread and, for a stage of `source`, by the most workers at once
+    (those that it has, if a call takes long); and the results of the first calls: as many as
+    `outputs`, or fewer if one thread made fewer.
 
     It takes about `seconds`, and more only if a few calls take longer. Workers that are processes
     share no lock: what computes takes each of them as long as one alone.
     """
+    workers, most = (source.workers or 1, source.max_workers) if source else (1, 1)
     results, share = [], seconds / 2 if most > 1 else seconds
 
     def once() -> None:
@@ -66,9 +63,10 @@ def stage_time(
 
     walls, cpus = zip(*rounds(once, share, outputs), strict=True)
     median, cpu = statistics.median(walls), statistics.median(cpus)
-    limit = median / max(1, most) if processes else median
-    threads = workers if median > share else most
-    if threads > 1 and not (processes and cpu > median / 2):
+    limit, threads = median, workers if median > share else most
+    if source and source.processes and cpu > median / 2:
+        limit = median / most
+    elif threads > 1:
         limit = min(median, seconds_at_once(call, threads, share))
     return StageTime(name, median, cpu, limit, min(walls), max(walls)), results
 

@@ -172,7 +172,7 @@ def measured(source: Input, step_fn: Callable[[Any], Any], cores: float, seconds
     host = names[: names.index(BATCH) + 1] if BATCH in names else names
     after = source.insertions or {f"after {name}": name for name in host}
     insertions = {key: host.index(name) + 1 for key, name in after.items()}
-    examples, workers = source.examples_per_call or source.batch_size, source.workers or 0
+    examples = source.examples_per_call or source.batch_size
     results: Iterator[Any] = itertools.count()
     for number, (name, function) in enumerate([*source.stages, ("step", step_fn)]):
         _log.info("measuring %s", name)
@@ -180,15 +180,12 @@ def measured(source: Input, step_fn: Callable[[Any], Any], cores: float, seconds
         if name == BATCH:
             count, examples = source.batch_size // examples, source.batch_size
             inputs = iter(lambda n=count, items=items: [*itertools.islice(items, n)], None)
-        at_once = (1, 1, False)
-        if number < len(host):
-            at_once = workers, max(workers, source.max_workers), source.processes
         kept = _NUM_INPUTS if number < len(names) else 1  # states may be large
-        call = caller(name, function, inputs)
-        cost, outputs = stage_time(name, call, seconds, *at_once, kept)
+        read_by = source if number < len(host) else None
+        cost, outputs = stage_time(name, caller(name, function, inputs), seconds, kept, read_by)
         parts.append(cost.scaled(1 / examples))
         results = itertools.cycle(outputs)
-    timing = Timing(tuple(parts), len(host), source.batch_size, workers, cores)
+    timing = Timing(tuple(parts), len(host), source.batch_size, source.workers or 0, cores)
     advice = conclude(timing, insertions, source.max_workers)
     return dataclasses.replace(advice, warning=f"{source.hint} {advice.warning}".strip())
 

@@ -372,7 +372,8 @@ def test_processes_share_what_limits_those_that_wait_and_no_lock(computes, share
     clock = Clock(monkeypatch)
     if computes:
         monkeypatch.setattr(profile.time, "process_time", clock.pass_by)
-    cost, _ = profile.stage_time("read", lambda: clock.pass_by(0.1), 1.0, 2, 4, True, 1)
+    source = Input([], 8, workers=2, max_workers=4, processes=True)
+    cost, _ = profile.stage_time("read", lambda: clock.pass_by(0.1), 1.0, 1, source)
     assert cost.limit == pytest.approx(cost.seconds / share, rel=0.05)
 
 
