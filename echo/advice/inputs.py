@@ -43,18 +43,14 @@ class Input(NamedTuple):
 
 
 def opened(given: Any, batch_size: int) -> Input:
-    """The input that a user gave; `batch_size` is 0 if it is to be taken from it.
-
-    Raises:
-        EchoSpecError: it is none, or its batches have another size.
-    """
+    """The input that a user gave, and its batch size if `batch_size` is 0; EchoSpecError if it is
+    none, or its batches have another size."""
     is_stages = isinstance(given, list | tuple) and bool(given)
     for item in given if is_stages else ():  # a list of batches may contain tuples, too
         is_stages &= isinstance(item, list | tuple) and len(item) == 2 and callable(item[1])
     data: Any = sys.modules.get("torch.utils.data")
-    is_data = data and isinstance(given, data.Dataset) and not isinstance(given, EchoIterable)
-    least = int(bool(is_stages or is_data))
-    size = spec.checked_integer("batch_size", batch_size, least, spec.MAX_BATCH)
+    is_data = bool(data) and isinstance(given, data.Dataset) and not isinstance(given, EchoIterable)
+    size = spec.checked_integer("batch_size", batch_size, +(is_stages or is_data), spec.MAX_BATCH)
     if is_stages:
         names = [name for name, _ in given]
         if len(set(names)) < len(names):
@@ -93,10 +89,8 @@ def loader_stages(loader: Any) -> list[Stage] | None:
     if is_iterable or hasattr(whole, "__getitems__") or loader.batch_size is None:
         return None
     indices = list(itertools.islice(loader.sampler, _MAX_INDICES))
-    return [
-        ("read", lambda call: dataset[indices[call % len(indices)]]),
-        (BATCH, loader.collate_fn),
-    ]
+    read = ("read", lambda call: dataset[indices[call % len(indices)]])
+    return [read, (BATCH, loader.collate_fn)]
 
 
 def on_a_copy(step_fn: Callable[[Any, Any], Any], model: Any) -> Callable[[Any], Any]:

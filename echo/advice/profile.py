@@ -47,11 +47,10 @@ def stage_time(
     name: str, call: Callable[[], Any], seconds: float, outputs: int, source: Input | None = None
 ) -> tuple[StageTime, list[Any]]:
     """The cost of a call by one thread and, for a stage of `source`, by the most workers at once
-    (those that it has, if a call takes long); and the results of the first calls: as many as
-    `outputs`, or fewer if one thread made fewer.
+    (those that it has, if a call takes long), in about `seconds`, or a few calls; and the results
+    of the first calls: as many as `outputs`, or fewer if one thread made fewer.
 
-    It takes about `seconds`, and more only if a few calls take longer. Workers that are processes
-    share no lock: what computes takes each of them as long as one alone.
+    Workers that are processes share no lock: what computes takes each as long as one alone.
     """
     workers, most = (source.workers or 1, source.max_workers) if source else (1, 1)
     results, share = [], seconds / 2 if most > 1 else seconds

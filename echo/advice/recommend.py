@@ -69,14 +69,13 @@ class Advice:
         return self.measured.with_workers(self.workers)
 
     @property
-    def count(self) -> int:
-        """The number of stages before the recommended insertion point, or else all of the input."""
-        return self.insertions[self.insertion] if self.insertion else self.measured.num_stages
+    def ratio(self) -> float:
+        """R at the recommended insertion point, or else after all stages of the input."""
+        return self.timing.ratio(self._count)
 
     @property
-    def ratio(self) -> float:
-        """R after that many stages."""
-        return self.timing.ratio(self.count)
+    def _count(self) -> int:
+        return self.insertions[self.insertion] if self.insertion else self.measured.num_stages
 
     def __str__(self) -> str:
         texts = (text.replace("_", " ") for text in (self.warning, self.reason) if text)
@@ -92,12 +91,12 @@ class Advice:
             texts.append(f"{first}, with every example fresh. Then:")
         what = "Do not echo: repeats gain less than 10%"
         if self.insertion:
-            gain = _gain(timing, timing.step_seconds(self.count, self.factor))
+            gain = _gain(timing, timing.step_seconds(self._count, self.factor))
             what = f"Echo {self.insertion}, factor {self.factor}: {gain} without echoing"
         ratio = f"R = {self.ratio:.2f}, workers: {self.workers}"
         texts.append(f"{what} ({ratio}). {_bottleneck(timing)}")
         if self.insertion:
-            if {stage.name for stage in timing.parts[self.count : timing.num_stages]} <= {BATCH}:
+            if {stage.name for stage in timing.parts[self._count : timing.num_stages]} <= {BATCH}:
                 texts.append("Repeats are identical there, unless the step changes them.")
             texts.append(_WORTH)
         step = timing.parts[-1]
