@@ -95,12 +95,16 @@ class RandomCrops:
         rows = data, index_B.astype(np.uint32), copy_B.astype(np.uint32)
         boxes_Bx4, mirror_B, colors, others = _draw(self, seed, rows)
         shape = (self.crop_size, self.crop_size)
-        images_BxOxOxC = np.empty((len(boxes_Bx4), *shape, images_BxHxWxC.shape[-1]), np.uint8)
-        for row, (y, x, height, width) in enumerate(boxes_Bx4.tolist()):
-            box = images_BxHxWxC[row, y : y + height, x : x + width]
-            crop = decoding.resize(box, shape, images_BxOxOxC[row])
-            if mirror_B[row]:
-                cv2.flip(crop, 1, dst=crop)
+        if images_BxHxWxC.shape[1:3] == shape and (boxes_Bx4 == (0, 0, *shape)).all():
+            images_BxOxOxC = images_BxHxWxC.copy()
+        else:
+            channels = images_BxHxWxC.shape[-1]
+            images_BxOxOxC = np.empty((len(boxes_Bx4), *shape, channels), np.uint8)
+            triples = zip(images_BxHxWxC, boxes_Bx4.tolist(), images_BxOxOxC, strict=True)
+            for image, (y, x, height, width), crop in triples:
+                decoding.resize(image[y : y + height, x : x + width], crop)
+        for crop in map(images_BxOxOxC.__getitem__, mirror_B.nonzero()[0].tolist()):
+            cv2.flip(crop, 1, crop)
         if colors is not None:
             images_BxOxOxC = color.distort_rows(images_BxOxOxC, colors)
         return others | {"image": images_BxOxOxC}

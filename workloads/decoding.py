@@ -8,6 +8,7 @@ on one core, best of three, for 254 JPEGs of about 640x480 pixels and 166 kB: si
 
 import contextlib
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -27,6 +28,9 @@ _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 
 # Reductions for which libjpeg-turbo has vector code; others are slower than no reduction.
 _FACTORS = (8, 4, 2)
+
+_SPACES = {1: "GRAY", 3: "RGB"}
+_FULL_SIZE = ("", "CMYK", "YCCK")  # color spaces of a `header` whose images cannot be reduced
 
 # Decoders allocate the size that a header claims; Pillow opens no larger images (512 MiB in color).
 MAX_PIXELS = 178_956_970
@@ -65,72 +69,83 @@ def header(data: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> tuple[tupl
     return (height, width), space
 
 
-def decode(
-    image: bytes | np.ndarray, channels: int, factor: int = 1, max_pixels: int = MAX_PIXELS
-) -> np.ndarray:
+def decode(image: bytes | np.ndarray, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """The pixels of an image, uint8 [H, W, channels].
 
     Args:
         image: JPEG, PNG, GIF, BMP, WebP, AVIF, or PNM, of which the first frame is decoded
             without orientation and alpha; or uint8 [H, W, C], which is returned.
         channels: 1 or 3; grayscale, palette, and CMYK images are converted as Pillow does.
-        factor: 1, 2, 4, or 8: a JPEG is decoded at 1/factor of its size, rounded up. Other formats
-            and CMYK JPEGs are decoded at full size.
         max_pixels: that an image may have, whatever the size at which it is decoded.
 
     Raises:
         DecodeError: the image is damaged, truncated, not an image, or has more pixels.
     """
-    return _decode(image, header(image, max_pixels), channels, factor)
+    return _decode(image, header(image, max_pixels), channels, 1)
 
 
 def _decode(
     image: bytes | np.ndarray, head: tuple[tuple[int, int], str], channels: int, factor: int
 ) -> np.ndarray:
-    (height, width), colorspace = head
+    (height, width), space = head
+    if space not in _FULL_SIZE:
+        # simplejpeg takes the smallest size that is at least the requested one.
+        return _jpeg(image, _SPACES[channels], (-(-height // factor), -(-width // factor)))
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, channels):
             raise ValueError(
                 f"an array {image.dtype} {list(image.shape)}; allowed: uint8 [H, W, {channels}]"
             )
         return image
-    if colorspace in ("CMYK", "YCCK"):
+    if space:
         _jpeg(image, "CMYK")  # only for its errors: Pillow recovers silently
-    elif colorspace:
-        # simplejpeg takes the smallest size that is at least the requested one.
-        smallest = {"min_height": -(-height // factor), "min_width": -(-width // factor)}
-        return _jpeg(image, {1: "GRAY", 3: "RGB"}[channels], **smallest)
     return _by_pillow(image, channels)
 
 
 def decode_within(
-    image: bytes | np.ndarray,
-    side: int,
-    channels: int,
-    canvas_SxSxC: np.ndarray | None = None,
+    images: Sequence[bytes | np.ndarray],
+    canvases_nxSxSxC: np.ndarray,
     max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
-    """An image whose longer side is at most `side` pixels; larger images are reduced bilinearly.
+    """Decodes images onto canvases, uint8, at their top left; the rest of a canvas becomes zero.
+    Images whose longer side has more than S pixels are reduced bilinearly to S.
 
-    With a canvas, uint8 [side, side, channels], its top left receives the pixels and is returned.
+    Returns:
+        The (height, width) of each on its canvas, int32 [n, 2].
     """
-    head = header(image, max_pixels)
-    height, width = head[0]
-    scale = min(1.0, side / max(height, width))
-    height, width = max(1, round(height * scale)), max(1, round(width * scale))
-    into = None if canvas_SxSxC is None else canvas_SxSxC[:height, :width]
-    return decode_at(image, (height, width), channels, into, head=head)
+    heads, side = [header(image, max_pixels) for image in images], canvases_nxSxSxC.shape[1]
+    places, boxes = [], []
+    for ((height, width), _), canvas in zip(heads, canvases_nxSxSxC, strict=True):
+        boxes.append((0, 0, height, width))
+        scale = min(1.0, side / max(height, width))
+        height, width = max(1, round(height * scale)), max(1, round(width * scale))
+        places.append(canvas[:height, :width])
+        canvas[height:] = canvas[:height, width:] = 0
+    decode_into(images, heads, boxes, places)
+    return np.asarray([place.shape[:2] for place in places], np.int32)
 
 
 def decode_at(
     image: bytes | np.ndarray,
     shape: tuple[int, int],
     channels: int,
-    into: np.ndarray | None = None,
     box: tuple[int, int, int, int] | None = None,
     head: tuple[tuple[int, int], str] | None = None,
 ) -> np.ndarray:
-    """An image, or its crop `box`, resized bilinearly to (height, width); see `resize` for `into`.
+    """`decode_into` of one image, or of its crop `box`: uint8 [*shape, channels]. `head` is the
+    result of `header`, if it has been called already."""
+    head, place = head or header(image), np.empty((*shape, channels), np.uint8)
+    decode_into([image], [head], [box or (0, 0, *head[0])], [place])
+    return place
+
+
+def decode_into(
+    images: Sequence[bytes | np.ndarray],
+    heads: Sequence[tuple[tuple[int, int], str]],
+    boxes: Sequence[tuple[int, int, int, int]],
+    places: Sequence[np.ndarray],
+) -> None:
+    """Decodes images, and resizes a box of each bilinearly to its place.
 
     A JPEG is first decoded at 1/2, 1/4, or 1/8 of its size if both sides stay large enough. The
     bilinear step then reduces each side by less than half, or only one of them if the proportions
@@ -138,50 +153,48 @@ def decode_at(
     of a part do not report damage in the rest of it.
 
     Args:
-        box: (y, x, height, width) in pixels; None for the whole image.
-        head: the result of `header`, if it has been called already.
+        heads: the results of `header`.
+        boxes: (y, x, height, width) in pixels.
+        places: uint8 [h, w, C].
     """
-    head = head or header(image)
-    whole = head[0]
-    y, x, height, width = box or (0, 0, *whole)
-    reductions = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
-    factor = next(reductions, 1)
-    pixels = _decode(image, head, channels, factor)
-    if pixels.shape[:2] == whole:  # it could not be reduced
-        factor = 1
-    rows = slice(y // factor, -(-(y + height) // factor))
-    columns = slice(x // factor, -(-(x + width) // factor))
-    return resize(pixels[rows, columns], shape, into)
+    jobs = []  # all that can be known before decoding, which leaves the caches cold for Python
+    for image, head, (y, x, height, width), place in zip(images, heads, boxes, places, strict=True):
+        shape, factor = place.shape[:2], 1
+        if head[1] not in _FULL_SIZE:
+            fits = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
+            factor = next(fits, 1)
+        rows = slice(y // factor, -(-(y + height) // factor))
+        columns = slice(x // factor, -(-(x + width) // factor))
+        jobs.append((image, head, factor, (rows, columns), place))
+    for image, head, factor, part, place in jobs:
+        resize(_decode(image, head, place.shape[-1], factor)[part], place)
 
 
-def resize(
-    pixels_HxWxC: np.ndarray, shape: tuple[int, int], into: np.ndarray | None = None
-) -> np.ndarray:
-    """Bilinear, sampled at half-pixel centers without prefilter, as in tf.image.resize.
+def resize(pixels_HxWxC: np.ndarray, place: np.ndarray) -> None:
+    """Writes an image, resized bilinearly, to `place`, uint8 [h, w, C].
 
-    The result is written to `into`, uint8 [*shape, C], if that is given. A pixel may differ by one
-    gray level from the result in floating point.
+    Sampled at half-pixel centers without prefilter, as in tf.image.resize. A pixel may differ by
+    one gray level from the result in floating point.
     """
-    if pixels_HxWxC.shape[:2] != shape:
-        resized = cv2.resize(pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR)
-        if resized is into:
-            return resized
-        pixels_HxWxC = resized.reshape(*shape, -1)  # OpenCV drops an axis of length 1
-    if into is None:
-        return pixels_HxWxC
-    into[...] = pixels_HxWxC  # also gray pixels into three channels
-    return into
+    if pixels_HxWxC.shape[:2] != place.shape[:2]:
+        height, width = place.shape[:2]
+        resized = cv2.resize(pixels_HxWxC, (width, height), place, 0, 0, cv2.INTER_LINEAR)
+        if resized is place:
+            return
+        pixels_HxWxC = resized.reshape(height, width, -1)  # OpenCV drops an axis of length 1
+    place[...] = pixels_HxWxC  # also gray pixels into three channels
 
 
-def _jpeg(data: bytes, colorspace: str, **smallest: Any) -> np.ndarray:
+def _jpeg(data: Any, colorspace: str, smallest: tuple[int, int] = (0, 0)) -> np.ndarray:
     try:
-        return simplejpeg.decode_jpeg(data, colorspace, **smallest)
+        return simplejpeg.decode_jpeg(data, colorspace, False, False, *smallest)
     except ValueError as error:
         # Cameras write zeros before the marker of the end. Other extraneous bytes are what libjpeg
         # could not decode after a damaged one: the pixels from there on are wrong.
         segments, end, _ = data.rpartition(b"\xff\xd9")
         with contextlib.suppress(ValueError):
-            return simplejpeg.decode_jpeg(segments.rstrip(b"\0") + end, colorspace, **smallest)
+            data = segments.rstrip(b"\0") + end
+            return simplejpeg.decode_jpeg(data, colorspace, False, False, *smallest)
         raise DecodeError(f"damaged JPEG: {error}") from error
 
 

@@ -64,14 +64,10 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         """
         from workloads import decoding  # a step on prepared batches does not need it
 
-        images_nxSxSxC = np.empty((len(records), self.canvas, self.canvas, self.channels), np.uint8)
-        sizes_nx2 = np.empty((len(records), 2), np.int32)
-        for record, canvas, size in zip(records, images_nxSxSxC, sizes_nx2, strict=True):
-            image = field(record, "image")
-            options = self.canvas, self.channels, canvas, self.max_pixels
-            pixels = decoding.decode_within(image, *options)
-            height, width = size[:] = pixels.shape[:2]
-            canvas[height:] = canvas[:height, width:] = 0
+        images = [field(record, "image") for record in records]
+        shape = (len(records), self.canvas, self.canvas, self.channels)
+        images_nxSxSxC = np.empty(shape, np.uint8)
+        sizes_nx2 = decoding.decode_within(images, images_nxSxSxC, self.max_pixels)
         labels_n = labels(records, self.num_classes)
         return {"image": images_nxSxSxC, "size": sizes_nx2, "label": labels_n}
 
@@ -83,14 +79,14 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         """
         from workloads import decoding
 
-        heads = [decoding.header(field(record, "image"), self.max_pixels) for record in records]
+        images = [field(record, "image") for record in records]
+        heads = [decoding.header(image, self.max_pixels) for image in images]
         sizes_nx2 = np.asarray([size for size, _ in heads], np.int32)
         rows = sizes_nx2, np.asarray(index_n, np.uint32), np.asarray(copy_n, np.uint32)
-        boxes_nx4 = _random_boxes(self, seed, rows).tolist()
-        shape = (self.crop_size, self.crop_size)
-        images_nxOxOxC = np.empty((len(records), *shape, self.channels), np.uint8)
-        for record, head, box, image in zip(records, heads, boxes_nx4, images_nxOxOxC, strict=True):
-            decoding.decode_at(record["image"], shape, self.channels, image, box, head)
+        boxes_nx4 = _random_boxes(self, seed, rows)
+        shape = (len(records), self.crop_size, self.crop_size, self.channels)
+        images_nxOxOxC = np.empty(shape, np.uint8)
+        decoding.decode_into(images, heads, boxes_nx4.tolist(), list(images_nxOxOxC))
         return {"image": images_nxOxOxC, "label": labels(records, self.num_classes)}
 
     def draw(self, data: Arrays, seed, index_B, copy_B):
