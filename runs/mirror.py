@@ -70,7 +70,8 @@ class Mirror:
                 status = source.stat()
                 version = status.st_size, status.st_mtime_ns
                 large = status.st_size > _LARGE and ".json" not in path
-                there = large and path not in self._copied and _size(filesystem, copy)
+                known = large and path not in self._copied and filesystem.exists(copy)
+                there = filesystem.size(copy) if known else None
                 if self._copied.get(path) != version and there != status.st_size:
                     _make_directory(filesystem, os.path.dirname(copy))
                     filesystem.put_file(str(source), copy)
@@ -120,12 +121,6 @@ def _opened(url: str) -> tuple[Any, str]:
         return LocalFileSystem(), os.path.abspath(url)
     filesystem, place = url_to_fs(url, use_listings_cache=False)
     return filesystem, place.rstrip("/")
-
-
-def _size(filesystem: Any, path: str) -> int | None:
-    with contextlib.suppress(FileNotFoundError):
-        return filesystem.info(path)["size"]
-    return None
 
 
 def _make_directory(filesystem: Any, path: str) -> None:

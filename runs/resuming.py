@@ -49,8 +49,9 @@ def _chosen(workdir: pathlib.Path, checkpoints: Checkpoints) -> tuple[int | None
             if (own := value["counters"]["step"]) != step:
                 raise Damaged(f"it is a copy of checkpoint {own}")
             if newest[0] is None:
-                if why := _missing(workdir, value["records"]):
-                    raise Damaged(why)
+                for name, extent in value["records"].items():
+                    if why := records.Extent(**extent).missing_from(workdir / name):
+                        raise Damaged(why)
                 newest = step, value
         except (Damaged, OSError) as error:
             unusable[step] = error
@@ -63,12 +64,6 @@ def _chosen(workdir: pathlib.Path, checkpoints: Checkpoints) -> tuple[int | None
         line = f"warning: checkpoint {step} of {workdir} cannot be used: {why}; it is now in "
         said.append(f"{line}{records.DAMAGED}/")
     return *newest, said
-
-
-def _missing(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> str:
-    """The reasons why files do not begin with what a checkpoint covers; '' if they do."""
-    reasons = (records.Extent(**e).missing_from(workdir / name) for name, e in extents.items())
-    return ", ".join(filter(None, reasons))
 
 
 def set_aside(workdir: pathlib.Path) -> pathlib.Path:
