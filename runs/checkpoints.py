@@ -67,13 +67,14 @@ class Checkpoints:
         self._wait()
         if self._writer is None or self._background is None:
             self._directory.mkdir(exist_ok=True)
+            for half in self._directory.glob(".saving_*") if processes.is_first() else ():
+                shutil.rmtree(half)  # of a process that was killed
             self._writer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
             self._background = DaemonPool(1)
         arguments = ocp.args.Composite(
             arrays=ocp.args.StandardSave(by_path(arrays)), value=ocp.args.JsonSave(value)
         )
-        # hidden until it is complete; one whose process was killed is overwritten
-        self._writer.save(self._directory / f".saving_{step}", args=arguments, force=True)
+        self._writer.save(self._directory / f".saving_{step}", args=arguments)
         self._saving = self._background.submit(self._complete, self._writer, step, best_step)
 
     def _wait(self) -> None:
@@ -90,7 +91,7 @@ class Checkpoints:
             place.rename(self._place(step))
             for old in self.steps()[_NUM_NEWEST:]:
                 if old != best_step:
-                    shutil.rmtree(self._place(old))
+                    shutil.rmtree(self._place(old), ignore_errors=True)
         self._on_saved()
 
     def steps(self) -> list[int]:

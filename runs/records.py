@@ -137,10 +137,12 @@ def write_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def write_result(workdir: pathlib.Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes result.json, the last record of a run, with the extent of metrics.jsonl; returns its
-    content."""
-    metrics = _extent(read_bytes(workdir / METRICS) or b"")
+def write_result(
+    workdir: pathlib.Path, result: Mapping[str, Any], metrics: "Extent | None" = None
+) -> dict[str, Any]:
+    """Writes result.json, the last record of a run, with the extent of metrics.jsonl (None: that of
+    the file as it is); returns its content."""
+    metrics = metrics or _extent(read_bytes(workdir / METRICS) or b"")
     content = {**result, "records": {METRICS: dataclasses.asdict(metrics)}}
     write_json(workdir / RESULT, content)
     return content
@@ -267,18 +269,21 @@ class LinesWriter:
     def __init__(self, path: str | os.PathLike, keep_bytes: int = 0):
         self._file = open(path, "a+b")  # noqa: SIM115, closed by close()
         self._file.truncate(keep_bytes)
+        self._file.seek(0)
+        # of what is written here, so that what is changed while the run lasts is noticed
+        self._sha256 = hashlib.sha256(self._file.read())
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record. Numbers that JSON cannot represent (NaN, infinities) become null."""
         line = json.dumps(without_nonfinite(record), allow_nan=False).encode() + b"\n"
         self._file.write(line)
         self._file.flush()
+        self._sha256.update(line)
 
     def sync(self) -> Extent:
         """Forces the file to disk; returns its extent."""
         os.fsync(self._file.fileno())
-        self._file.seek(0)
-        return _extent(self._file.read())
+        return Extent(self._file.tell(), self._sha256.hexdigest())
 
     def close(self) -> None:
         self._file.close()

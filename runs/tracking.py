@@ -207,7 +207,7 @@ class Recorder:
         follow."""
         if self.active:
             with contextlib.closing(self._metrics):
-                self._metrics.sync()
+                self._extent = self._metrics.sync()
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """Writes result.json, the last record; returns its content. A run that has finished no
@@ -216,6 +216,6 @@ class Recorder:
             if result["status"] in records.FINISHED:
                 for path in self._workdir.glob("error*.txt"):
                     path.unlink()
-            result = records.write_result(self._workdir, result)
+            result = records.write_result(self._workdir, result, self._extent)
             self._followers.tell("end", result)
         return result

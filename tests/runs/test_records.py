@@ -130,6 +130,12 @@ def test_metrics_are_truncated_to_the_extent_in_a_checkpoint(tmp_path):
     for content in (b"", b'{"step": 1, "loss": 0.6}\n{"st'):
         (tmp_path / records.METRICS).write_bytes(content)
         assert records.METRICS in known.missing_from(tmp_path / records.METRICS)
+    # also if it was changed while the run wrote it
+    writer = records.LinesWriter(tmp_path / records.METRICS)
+    writer.write({"step": 1})
+    (tmp_path / records.METRICS).write_bytes(b'{"step": 7}\n')
+    assert writer.sync().missing_from(tmp_path / records.METRICS)
+    writer.close()
 
 
 @pytest.mark.parametrize(("old", "new"), [(b"}\n{", b"},{"), (b", ", b"\n"), (b"{", b"[{")])
