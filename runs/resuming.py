@@ -63,7 +63,7 @@ def _chosen(workdir: pathlib.Path, checkpoints: Checkpoints) -> tuple[int | None
         checkpoints.set_aside(step, workdir / records.DAMAGED)
         line = f"warning: checkpoint {step} of {workdir} cannot be used: {why}; it is now in "
         said.append(f"{line}{records.DAMAGED}/")
-    return *newest, said
+    return newest[0], newest[1], said
 
 
 def set_aside(workdir: pathlib.Path) -> pathlib.Path:
