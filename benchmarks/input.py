@@ -20,7 +20,8 @@ times, so that it reads almost nothing. Steps per second are not time to a targe
 example is worth less than a fresh one.
 
 With `--simulate`, decoders only sleep: on 16 threads, so long that input is R times slower than a
-device whose step takes 40 ms; and on 16 threads or workers, 5 ms per example.
+device whose step takes 40 ms, by itself or of all cores; and on 16 threads or workers, 5 ms per
+example.
 """
 
 import contextlib
@@ -178,8 +179,9 @@ def batches_of(
     workload: Any,
     workers: Workers | None = None,
     step_seconds: float = 0.0,
+    step: Callable[[float], Any] = Step,
 ) -> Counts:
-    """The batches of a run whose steps take so long, and no processor."""
+    """The batches of a run whose steps take so long; their outputs are those of `step`."""
     held, end, running, admitted = range(config.echo.streams), 0.0, [], 0
     policy = FixedPolicy(config, held)
     if config.echo.policy == "auto":
@@ -189,7 +191,7 @@ def batches_of(
         for number, batch in enumerate(batches, 1):
             jax.block_until_ready(batch.data)
             end = max(time.perf_counter(), end) + step_seconds
-            running.append({"loss": Step(end)})
+            running.append({"loss": step(end)})
             policy.dispatched(number, batch, running[-1])
             if len(running) > 1:
                 policy.awaits(running[0])
@@ -511,12 +513,13 @@ def simulated(
     fields: dict[str, Any],
     workers: Workers | None = None,
     step_seconds: float = 0.0,
+    step: Callable[[float], Any] = Step,
 ) -> np.ndarray:
     """Steps and fresh examples per second of a loop on the simulated machine."""
     stored = {"augment_on": "device", "echo.placement": "device"}
     config = configuration(plan, "anywhere", stored | fields)
     source = ArraySource(label=np.arange(10**6))
-    batches = batches_of(config, source, workload, workers, step_seconds)
+    batches = batches_of(config, source, workload, workers, step_seconds, step)
     consumed(batches, plan.warm_up)
     totals = consumed(batches, plan.seconds)
     batches.close()
@@ -531,18 +534,26 @@ def simulate(plan: Plan) -> str:
     rounds: Rounds = [{} for _ in range(plan.rounds)]
     asleep: Rounds = [{} for _ in range(plan.rounds)]
     buffer, share = 4 * plan.batch_size, f"of {THREADS / DECODING_SECONDS:,.0f}"
-    for ratio, (number, values) in itertools.product(RATIOS, enumerate(rounds)):
+    product = jax.jit(lambda n: jax.lax.fori_loop(0, n, lambda _, x: x @ x, jax.numpy.eye(256)))
+    jax.block_until_ready(product(1))
+    start = time.perf_counter()
+    jax.block_until_ready(product(200))
+    times = math.ceil(200 * STEP_SECONDS / (time.perf_counter() - start))
+    steps = {"": Step, ", step on the cores": lambda end: product(times)}
+    kinds = itertools.product(steps.items(), RATIOS, enumerate(rounds))
+    for (where, step), ratio, (number, values) in kinds:
         factor = math.ceil(ratio)
         workload = Sleeping(ratio * THREADS * STEP_SECONDS / plan.batch_size)
         best = f"e = {factor}, stored on the device"
         echoed = catalog.echo("before_augmentation", float(factor), buffer)
         fields = {READER: {}, best: echoed, AUTO: catalog.auto(16, 2 * buffer)}
         order = random.Random(number).sample(list(fields), len(fields))
-        paces = {n: simulated(plan, workload, fields[n], step_seconds=STEP_SECONDS) for n in order}
+        given = {"step_seconds": STEP_SECONDS, "step": step}
+        paces = {name: simulated(plan, workload, fields[name], **given) for name in order}
         for name in fields:
-            steps, fresh = paces[name]
-            shares = steps * STEP_SECONDS, steps / paces[best][0], fresh / paces[READER][1]
-            values[f"R = {ratio:g}, {name}"] = dict(zip(SHARES, shares, strict=True))
+            pace, fresh = paces[name]
+            shares = pace * STEP_SECONDS, pace / paces[best][0], fresh / paces[READER][1]
+            values[f"R = {ratio:g}, {name}{where}"] = dict(zip(SHARES, shares, strict=True))
         common.progress(f"R = {ratio:g}: round {number + 1} of {plan.rounds}")
     pools = {"threads": None, "workers": Workers(module.sleeping_examples, THREADS)}
     for (kind, pool), values in itertools.product(pools.items(), asleep):
