@@ -572,7 +572,7 @@ _BUFFER = 256  # the spacing of most studies
 
 def repeats() -> pd.DataFrame:
     """What a repeat is worth, a row per problem, factor e, and spacing: the kind of study, the
-    ratio to no echoing, and the effective share of a repeat with its ends low and high."""
+    ratio to no echoing, and the effective share of a repeat with its interval."""
     rows = []
     for problem in _ALL.split():
         cadence = _COMMON if problem in _NEUTRAL.split() else ""
@@ -589,6 +589,8 @@ def repeats() -> pd.DataFrame:
             effect = compare(problem, kind, condition, *(none or ["baseline"]))
             ratios = effect.high, *reversed(effect.interval)
             shares = [(1 / r - 1) / (factor - 1) if r > 0 else math.inf for r in ratios]
-            rows.append((problem, factor, spacing, kind or "grid", effect.high, *shares))
-    names = ["problem", "e", "spacing", "study", "ratio", "share", "low", "high"]
+            numbers = effect.high, *shares
+            ratio, share, *ends = (f"{x:.2f}".replace("inf", "-") for x in numbers)
+            rows.append((problem, factor, spacing, kind or "grid", ratio, share, " to ".join(ends)))
+    names = ["problem", "e", "spacing", "study", "ratio", "effective share", "interval"]
     return pd.DataFrame(rows, columns=names)

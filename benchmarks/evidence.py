@@ -266,17 +266,6 @@ def confirmed(pairs: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def worth_rows() -> pd.DataFrame:
-    """The effective share of a repeat."""
-    table = claims.repeats()
-    ratio, share, low, high = (
-        table[name].map("{:.2f}".format).replace("inf", "-")
-        for name in ("ratio", "share", "low", "high")
-    )
-    own = table[["problem", "e", "spacing", "study"]].assign(ratio=ratio)
-    return own.assign(**{"effective share": share, "interval": low + " to " + high})
-
-
 # --- curves averaged over seeds, and the convex problem
 
 
@@ -366,7 +355,7 @@ def files() -> dict[str, str]:
         "factor_ratios": factor_rows(),
         "confirmation": confirmation_rows(),
         "mean_curves": mean_curve_rows(),
-        "worth_of_a_repeat": worth_rows(),
+        "worth_of_a_repeat": claims.repeats(),
     }
     texts = {f"results/{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
     header = ["claim, problem", "verdict", "tuned; pooled: equal weights"]

@@ -20,8 +20,9 @@ from runs import cli, origins, records
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.plan import load_study, make_study, open_study, vary
 from studies.search import check_values, point, trial_config
-from tests.helpers.runs import flags, mini, on_each_step
+from tests.helpers.runs import contents, flags, mini, on_each_step, records_of, refusal
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
+from tests.helpers.written_studies import change
 from training.experiment import make_experiment
 from training.transfer import Transfer
 
@@ -32,10 +33,6 @@ ONE = {"trials": 1, "conditions": ("baseline",)}
 
 def of_mini(name, **arguments):
     return load_study(cifar10.get_config("mini"), cifar10, FLAG, name, **arguments)
-
-
-def values(workdir):
-    return [(r["step"], r["fresh_examples"], r["loss"]) for r in records.read_metrics(workdir)]
 
 
 def test_points_are_scrambled_halton_points_for_any_number_of_trials():
@@ -121,20 +118,16 @@ def finished_study(tmp_path_factory):
     return directory
 
 
-def files(directory):
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 def test_finished_trials_are_kept_and_a_study_grows_but_never_shrinks(finished_study, tmp_path):
     """Its results would change: the analysis counts as many trials as study.json says."""
     directory, notes = shutil.copytree(finished_study, tmp_path / "study"), RecordedProgress()
-    before = files(directory)
+    before = contents(directory)
     assert sweep.run(study(**ONE), directory, notes) == "finished"
-    assert files(directory) == before
+    assert contents(directory) == before
     (line,) = notes.lines
     assert "2 trials" in line
     assert sweep.run(study(trials=3, conditions=("baseline",)), directory, QUIET) == "finished"
-    after = files(directory)
+    after = contents(directory)
     assert {p: after[p] for p in before if p.name != records.STUDY} == {
         p: before[p] for p in before if p.name != records.STUDY
     }
@@ -159,11 +152,6 @@ def test_a_study_is_as_large_as_the_largest_of_its_launches_also_at_once(tmp_pat
         plan = records.read_json(tmp_path / records.STUDY)
         assert (plan["trials"], plan["searches"]) == wanted
         assert plan["max_trials"] == MAX_TRIALS_FACTOR * plan["trials"]
-
-
-def change(path, **values):
-    """Changes top-level values of a record, as if it had been written with them."""
-    records.write_json(path, records.read_json(path) | values)
 
 
 def of_another_plan(trial):
@@ -194,7 +182,7 @@ def test_a_trial_that_is_damaged_or_of_another_study_is_named_and_starts_over(
     """As when directories of machines are merged whose commands or data differed."""
     directory, notes = shutil.copytree(finished_study, tmp_path / "study"), RecordedProgress()
     first, other = (directory / "baseline" / "0" / number for number in "01")
-    untouched = files(other)
+    untouched = contents(other)
     if not finished:
         (first / records.RESULT).unlink()
     damage(first)
@@ -203,8 +191,8 @@ def test_a_trial_that_is_damaged_or_of_another_study_is_named_and_starts_over(
     assert line.startswith("baseline, search 0, trial 0: ")
     assert named in line
     assert len([*(first / records.DAMAGED).iterdir()]) == 1
-    assert files(other) == untouched
-    assert values(first) == values(finished_study / "baseline" / "0" / "0")
+    assert contents(other) == untouched
+    assert records_of(first) == records_of(finished_study / "baseline" / "0" / "0")
     loaded = load.read(directory)
     assert len(loaded.trials) == 2
     assert not loaded.set_aside
@@ -270,7 +258,7 @@ def test_stopped_study_resumes_in_the_middle_of_the_trial(tmp_path):
     assert records.read_json(half_done / records.RESULT)["status"] == "preempted"
     assert sweep.run(study(), stopped, QUIET) == "finished"
     for place, workdir in records.trials_on_disk(whole):
-        assert values(place.under(stopped)) == values(workdir)
+        assert records_of(place.under(stopped)) == records_of(workdir)
 
 
 def test_one_compilation_serves_all_trials_and_conditions():
@@ -314,11 +302,11 @@ def test_what_may_differ_between_launches(finished_study, tmp_path):
     ],
 )
 def test_directory_of_another_plan_is_refused(other, named, finished_study):
-    before = files(finished_study)
+    before = contents(finished_study)
     with pytest.raises(cli.InputError) as error:
         sweep.run(other, finished_study, QUIET)
     assert named in str(error.value)
-    assert files(finished_study) == before
+    assert contents(finished_study) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b"\xff"])
@@ -330,15 +318,16 @@ def test_damaged_study_is_one_sentence(finished_study, tmp_path, content):
 
 
 def test_labels_of_conditions():
+    studies = cifar10.get_studies("mini")
     demo, controls = (
-        cifar10.get_studies("mini")[name]["conditions"] for name in ("demo", "controls")
+        map(condition_label, studies[x]["conditions"].values()) for x in ("demo", "controls")
     )
-    assert [condition_label(overrides) for overrides in demo.values()][1:4] == [
+    assert [*demo][1:4] == [
         "before augmentation, e = 2",
         "after augmentation, e = 2",
         "batch echoing, e = 2",
     ]
-    assert [condition_label(overrides) for overrides in controls.values()][2:] == [
+    assert [*controls][2:] == [
         "no echoing, 2 copies an epoch apart",
         "no echoing, budget 24,000",
         "before augmentation, e = 2, budget 6,000",
@@ -390,10 +379,7 @@ def test_labels_of_conditions():
 )
 def test_wrong_input_to_the_command(words, named, tmp_path, capsys):
     words = [f"--config={FLAG}", f"--outdir={tmp_path / 'study'}", *words]
-    assert cli.guarded(sweep.main, words) == cli.WRONG_INPUT
-    error = capsys.readouterr().err
-    assert named in error
-    assert error.count("\n") == 1
+    assert named in refusal(sweep.main, words, capsys)
     assert not (tmp_path / "study").exists()
 
 
@@ -449,7 +435,6 @@ def of_condition(name, overrides="{}"):
 
 WRONG = [
     (of_axis(min=-0.5), "learning_rate to -0.5"),
-    (of_axis(field="optimizer.momentum", max=1.5), "optimizer.momentum"),
     (of_axis(field="optimizer.lerning_rate"), "optimizer.learning_rate"),
     (of_axis(field="seed.data", min=0, max=9), "seed.data"),
     (of_axis(field="target.value"), "target.value"),
@@ -462,7 +447,6 @@ WRONG = [
     (of_axis(min=2.0), "max"),
     (of_axis(scale="log", min=0.0), "min"),
     (of_axis(times="optimizer.schedule.horizon_fresh_examples"), "horizon_fresh_examples"),
-    (of_choice("optimizer.learning_rate", [0.1, -1]), "learning_rate is -1"),
     (of_choice("optimizer.name", {"adamw", "nesterov"}), "values"),
     (of_choice("model.depth", [8, 9]), "config.model.depth is 9"),
     (of_choice("batch_size", [31, 32]), "batch_size 31"),
@@ -473,12 +457,10 @@ WRONG = [
     *((of_condition(name), "condition") for name in ("../evil", "", "a\n", "study.json", 3)),
     (of_condition("x", "{'seed.model': 3}"), "seed.model"),
     (of_condition("x", "{'echo.factr': 3}"), "echo.factor"),
-    (of_condition("x", "{'echo.insertion': 'before'}"), "config.echo.insertion"),
     ({"plan": "'trials': 0"}, "trials"),
     ({"plan": "'searches': True"}, "searches"),
     ({"plan": "'conditions': ['baseline']"}, "mine.py"),
     ({"plan": "'overrides': {'optimizer.learning_rate': 1}"}, "optimizer.learning_rate"),
-    ({"plan": "'not_searched': ['optimizer.lerning_rate']"}, "optimizer.learning_rate"),
     ({"plan": "'overide': {}"}, "'overide'"),
     ({"plan": "'score': 'speed'"}, "'speed'"),
     ({"plan": "'baseline': 'other'"}, "'other'"),
@@ -511,10 +493,7 @@ def test_wrong_study_is_one_sentence_and_writes_nothing(wrong, named, tmp_path, 
     (tmp_path / "mine.py").write_text(FILE.format(**parts))
     words = [f"--config={tmp_path / 'mine.py'}", "--study=mine", f"--outdir={tmp_path / 'a' / 'b'}"]
     streams = ["--config.echo.streams=2", "--trials=2"] if "batch_size" in parts["axis"] else []
-    assert cli.guarded(sweep.main, [*words, *streams]) == cli.WRONG_INPUT
-    error = capsys.readouterr().err
-    assert named in error
-    assert error.count("\n") == 1
+    assert named in refusal(sweep.main, [*words, *streams], capsys)
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
 
 
@@ -522,12 +501,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     words = [f"--config={FLAG}", "--study=insertion", "--dry-run", f"--outdir={tmp_path / 'study'}"]
     assert sweep.main([*words, "--trials=2", "--searches=1"]) == cli.OK
     said = capsys.readouterr().out
-    for part in (
-        "* baseline: no echoing",
-        "echo.factor = 2",
-        "learning_rate: 0.01 to 1",
-        "8 trials",
-    ):
+    for part in ("no echoing", "echo.factor = 2", "learning_rate: 0.01 to 1", "8 trials"):
         assert part in said
     assert not (tmp_path / "study").exists()
 
@@ -540,4 +514,3 @@ def test_every_study_is_listed_with_its_cost(name, capsys):
     said = capsys.readouterr().out.splitlines()
     studies = (cifar10 if variant else lm1b).get_studies(variant)
     assert [line for line in said if line and line[0] != " "] == [*studies]
-    assert " ".join(said).count(" attempts.") == len(studies)

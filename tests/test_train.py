@@ -18,6 +18,7 @@ from tests.helpers.runs import (
     INSERTIONS_AND_BUFFERS,
     StopsAt,
     assert_equal_runs,
+    contents,
     echoing,
     flags,
     held_training,
@@ -27,6 +28,7 @@ from tests.helpers.runs import (
     records_of,
     run_command,
     stop_at,
+    train_lines,
 )
 from tests.helpers.small_studies import RecordedProgress
 from training import run
@@ -224,10 +226,10 @@ def test_a_run_of_an_older_version_is_refused_and_left_alone(tmp_path):
     train.train(mini(), tmp_path / "run", on_step=stop_at(9))
     record = records.read_json(tmp_path / "run" / records.CONFIG)
     records.write_json(tmp_path / "run" / records.CONFIG, record | {"schema_version": 1})
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    before = contents(tmp_path)
     with pytest.raises(records.Damaged, match="version 1"):
         train.train(mini(), tmp_path / "run")
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert contents(tmp_path) == before
 
 
 def test_a_run_has_no_result_while_it_trains_again(tmp_path):
@@ -243,12 +245,11 @@ def test_a_run_has_no_result_while_it_trains_again(tmp_path):
 def test_a_finished_run_says_so_and_changes_nothing(uninterrupted, capsys):
     config = mini()
     workdir = uninterrupted(config)
-    files = sorted(p for p in workdir.rglob("*") if p.is_file())
-    before = {path: path.read_bytes() for path in files}
+    before = contents(workdir)
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
     assert cli.guarded(train.main, words) == cli.OK
     assert "already finished: exhausted" in capsys.readouterr().err
-    assert {p: p.read_bytes() for p in sorted(workdir.rglob("*")) if p.is_file()} == before
+    assert contents(workdir) == before
 
 
 @pytest.mark.parametrize("change", [{"prefetch": 0}, {"echo__placement": "device"}])
@@ -265,8 +266,7 @@ def test_settings_that_cannot_change_the_numbers_may_change_on_resume(
 def test_augmenting_on_the_device_gives_the_numbers_of_the_host(insertion, uninterrupted):
     def losses(augment_on):
         config = mini(**echoing(insertion, 0), augment_on=augment_on)
-        lines = records.read_metrics(uninterrupted(config))
-        return [record["loss"] for record in lines if record["split"] == "train"]
+        return [line["loss"] for line in train_lines(uninterrupted(config))]
 
     np.testing.assert_allclose(losses("device")[:4], losses("host")[:4], rtol=2e-4)
 

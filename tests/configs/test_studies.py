@@ -1,7 +1,6 @@
 """The studies of the workloads and of the registered problems."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -45,19 +44,6 @@ def test_every_condition_is_valid_at_the_corners_of_its_search(problem):
                 whole = isinstance(nested(config, axis.field), int)
                 cli.set_field(config, axis.field, round(value) if whole else value)
             check(config)
-
-
-@pytest.mark.parametrize("problem", problems.PROBLEMS)
-def test_the_scores_of_a_grid_resolve_5_percent(problem):
-    """Targets are what the baseline reaches within two thirds of its budget, and no condition needs
-    less than 1 / e of a third of the budget unless echoing gains more than a factor e."""
-    plan = study(problem)
-    decays = plan.config.optimizer.schedule.name != "constant"
-    assert any("horizon" in axis.field for axis in plan.space) == decays
-    for condition in plan.conditions:
-        config = trial_config(plan, condition, 0, 0)
-        smallest = config.budget.fresh_examples / 3 / config.echo.factor
-        assert config.evaluate_every_fresh_examples <= math.ceil(0.05 * smallest)
 
 
 def test_a_pilot_shares_no_seed_with_its_study():

@@ -1,11 +1,10 @@
 """Resident memory: an item is stored once, however many copies are pending."""
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.helpers.runs import HANGS, ROOT
+from tests.helpers.runs import run_python
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
@@ -43,9 +42,7 @@ SLOTS, ITEM = 1_000, 50_000
 @pytest.mark.parametrize(("kind", "batch"), [("sequential", 20), ("iterable", None)])
 def test_sixteen_copies_of_an_item_are_resident_once(kind, batch):
     program = PROGRAM.format(kind=kind, batch=batch, factor=16, slots=SLOTS, item=ITEM)
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANGS
-    )
+    finished = run_python(["-c", program])
     assert finished.returncode == 0, finished.stderr
     formula = SLOTS * sum(1 / k for k in range(1, 17)) / 16  # 211 items, where copies would be 1000
     resident = float(finished.stdout)

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -32,7 +30,7 @@ from tests.helpers.echo_parents import (
     parent_of,
     reading_threads,
 )
-from tests.helpers.runs import HANGS, ROOT
+from tests.helpers.runs import HANGS, run_python
 
 
 def drained(dataset) -> list:
@@ -389,9 +387,7 @@ print(int(sum(next(iterator)[0] for _ in range(5)) / 250))
 
 
 def test_a_program_may_end_while_threads_wait_and_run_compiled_code():
-    finished = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=ROOT, timeout=HANGS
-    )
+    finished = run_python(["-c", PROGRAM])
     assert (finished.returncode, finished.stdout) == (0, "10\n"), finished.stderr
 
 

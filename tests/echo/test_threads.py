@@ -2,15 +2,13 @@
 
 import math
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import Future
 
 import pytest
 
 from echo import threads
-from tests.helpers.runs import HANGS, ROOT
+from tests.helpers.runs import HANGS, run_python
 
 WAITING = """
 import contextlib, sys, threading
@@ -36,13 +34,7 @@ started.wait()
 
 
 def test_a_thread_that_waits_for_a_call_that_has_not_begun_does_not_delay_the_end():
-    ended = subprocess.run(
-        [sys.executable, "-c", WAITING, str(HANGS)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=HANGS,
-    )
+    ended = run_python(["-c", WAITING, str(HANGS)])
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 

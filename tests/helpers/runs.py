@@ -161,6 +161,13 @@ def run_python(words, env=os.environ):
     return subprocess.CompletedProcess(words, process.returncode, *printed)
 
 
+def refusal(main, words, capsys):
+    """The one sentence with which a command refuses its arguments."""
+    assert cli.guarded(main, words) == cli.WRONG_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
 def run_command(script, *arguments, env=os.environ):
     """Runs one of the project's commands as a user would; the completed process."""
     return run_python([*([script] if script.endswith(".py") else ["-m", script]), *arguments], env)
@@ -192,6 +199,16 @@ CLOCKS += ("seconds_to_target", "records")
 
 def without_clocks(record, *others):
     return {name: value for name, value in record.items() if name not in (*CLOCKS, *others)}
+
+
+def contents(directory):
+    """The bytes of all files below a directory, by path."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def train_lines(workdir):
+    """The records of a run's training steps."""
+    return [line for line in records.read_metrics(workdir) if line["split"] == "train"]
 
 
 def records_of(workdir):

@@ -18,6 +18,7 @@ from tests.helpers.runs import (
     mini,
     recorded,
     stop_at,
+    train_lines,
 )
 from training.auto_policy import AutoPolicy, Pace
 from training.experiment import make_experiment
@@ -136,7 +137,7 @@ def test_the_schedule_follows_fresh_examples(tmp_path):
     horizon = {"optimizer__schedule__horizon_fresh_examples": 320}
     config = auto(echo__replay=replay, log_every_steps=1, **horizon)
     train.train(config, tmp_path / "run")
-    logged = [r for r in records.read_metrics(tmp_path / "run") if r["split"] == "train"]
+    logged = train_lines(tmp_path / "run")
     before = np.minimum(np.cumsum([0, *(fresh for (fresh,) in decisions[:-1])]) / 320, 1.0)
     assert [r["fresh_examples"] for r in logged] == np.cumsum(decisions).tolist()
     schedule = config.optimizer.schedule
@@ -258,8 +259,7 @@ def test_it_waits_until_the_running_step_is_about_to_end(monkeypatch, lead):
     assert loop.idle < 20 * 0.0002
     loop.now += 0.004
     assert loop.pace.busy(0.002) == 0.002  # the last step runs for 10 ms
-    loop.now += 0.006
-    loop.now += 0.001
+    loop.now += 0.007
     assert loop.pace.busy(0.003) == pytest.approx(0.002, abs=0.0005)
 
 

@@ -4,17 +4,12 @@ import numpy as np
 import pytest
 
 from pipeline import accounting
-from runs import records
-from tests.helpers.runs import decisions_file, echoing, mini, placed
+from tests.helpers.runs import decisions_file, echoing, mini, placed, train_lines
 from training.experiment import make_experiment
 
 EXAMPLE = 8 * 8 + 4  # bytes: a digit and its label
 ROW = 4  # of the store
 NUMBERS = 4 + 4  # of each row: its fresh example and its copy number
-
-
-def train_records(workdir):
-    return [r for r in records.read_metrics(workdir) if r["split"] == "train"]
 
 
 @pytest.mark.long
@@ -29,7 +24,7 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
     # after augmentation the host has augmented; before it, each copy is augmented in the step
     fields["augment_on"] = "host" if insertion.startswith("after") else "device"
     host, device = (
-        train_records(uninterrupted(mini(**fields, echo__placement=placement)))
+        train_lines(uninterrupted(mini(**fields, echo__placement=placement)))
         for placement in ("host", "device")
     )
     assert len(host) == accounting.total_steps(mini(**fields)) == 640 * 4 // 32
@@ -47,7 +42,7 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
 @pytest.mark.parametrize("insertion", ["after_augmentation", "after_batching"])
 def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uninterrupted):
     losses = [
-        [r["loss"] for r in train_records(uninterrupted(mini(**fields(insertion, 4))))]
+        [r["loss"] for r in train_lines(uninterrupted(mini(**fields(insertion, 4))))]
         for fields in (echoing, placed)
     ]
     assert losses[0] == losses[1]

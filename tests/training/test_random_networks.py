@@ -8,13 +8,7 @@ from flax import nnx
 
 import train
 from runs import cli, records
-from tests.helpers.runs import (
-    EIGHT_STEPS,
-    assert_equal_runs,
-    echoing,
-    mini,
-    preempt,
-)
+from tests.helpers.runs import EIGHT_STEPS, assert_equal_runs, echoing, mini, preempt
 from training import optimizer
 from training.experiment import make_experiment
 from workloads import networks

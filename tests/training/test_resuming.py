@@ -24,8 +24,8 @@ from tests.helpers.runs import (
     decisions_file,
     echoing,
     recorded,
-    records_of,
     stop_at_call,
+    train_lines,
 )
 from training import lanes
 
@@ -148,7 +148,7 @@ def test_an_interrupted_run_ends_like_one_that_was_not(case, tmp_path):
     assert trained(case, runs, interrupted) == {"exhausted"}
     for config, one, other in zip(runs, whole, interrupted, strict=True):
         assert_equal_runs(config, one, other)
-        steps = [r["step"] for r in records_of(one) if r["split"] == "train"]
+        steps = [line["step"] for line in train_lines(one)]
         assert steps == [*range(1, len(steps) + 1)]
         assert len(steps) > FAILED
         if case.policy == "auto":

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import train
-from runs import records
 from tests.helpers import sharding_worker
-from tests.helpers.runs import cpu_devices, mini, run_command
+from tests.helpers.runs import cpu_devices, mini, run_command, train_lines
 from tests.helpers.small_studies import RecordedProgress
 
 
@@ -118,10 +117,7 @@ def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted
     assert train.train(mini(log_every_steps=1), workdir, said)["status"] == "exhausted"
     (line,) = said.lines
     assert "hardware.devices (8 there, 1 here); sharding ('fsdp' there, 'replicated'" in line
-    one, resumed = (
-        [r for r in records.read_metrics(directory) if r["split"] == "train"]
-        for directory in (uninterrupted(mini(log_every_steps=1)), workdir)
-    )
+    one, resumed = map(train_lines, (uninterrupted(mini(log_every_steps=1)), workdir))
     assert [r["fresh_examples"] for r in resumed] == [r["fresh_examples"] for r in one]
     losses = [[r["loss"] for r in run[:12]] for run in (resumed, one)]
     np.testing.assert_allclose(*losses, rtol=0.01)  # rounding has grown over the steps

@@ -8,13 +8,7 @@ import pytest
 
 import train
 from pipeline import accounting
-from runs import records
-from tests.helpers.runs import (
-    INSERTIONS_AND_BUFFERS,
-    RESNET,
-    echoing,
-    mini,
-)
+from tests.helpers.runs import INSERTIONS_AND_BUFFERS, RESNET, echoing, mini, train_lines
 from training import optimizer
 from training.experiment import make_experiment
 
@@ -49,18 +43,13 @@ def test_adamw_is_that_of_optax():
     reference = optax.adamw(0.1, b1=0.8, b2=0.9, weight_decay=0.05, mask=mask)
     hyper = optimizer.Hyperparameters(0.1, 0.8, 0.05, beta2=0.9)
     own = optimizer.transformation("adamw", hyper)
-    states = reference.init(params), own.init(params)
+    theirs, state = reference.init(params), own.init(params)
     for grad in np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32):
         grads = {"layer": {"kernel": grad, "bias": grad}}
-        updates = (
-            reference.update(grads, states[0], wanted),
-            own.update(grads, states[1], mine),
-        )
-        states = tuple(state for _, state in updates)
-        wanted, mine = (
-            optax.apply_updates(before, update)
-            for before, (update, _) in zip((wanted, mine), updates, strict=True)
-        )
+        update, theirs = reference.update(grads, theirs, wanted)
+        wanted = optax.apply_updates(wanted, update)
+        update, state = own.update(grads, state, mine)
+        mine = optax.apply_updates(mine, update)
     for leaf in ("kernel", "bias"):
         np.testing.assert_allclose(mine["layer"][leaf], wanted["layer"][leaf], rtol=1e-6)
 
@@ -115,8 +104,7 @@ def test_a_schedule_follows_the_steps_of_its_condition_on_its_horizon(at, tmp_pa
     horizon = {"optimizer__schedule__horizon_fresh_examples": 320}
     config = mini(**echoing(*at), **horizon, optimizer__learning_rate=0.1, log_every_steps=1)
     train.train(config, tmp_path / "run")
-    logged = records.read_metrics(tmp_path / "run")
-    rates = [record["learning_rate"] for record in logged if record["split"] == "train"]
+    rates = [line["learning_rate"] for line in train_lines(tmp_path / "run")]
     shares = np.minimum(np.arange(len(rates)) / (len(rates) / 2), 1.0)
     np.testing.assert_allclose(rates, 0.1 * (1 - 0.9 * shares), rtol=1e-6)
 
@@ -136,7 +124,7 @@ def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
 
 def test_records_say_which_share_of_a_batch_repeats(uninterrupted):
     config = mini(**RESNET, **echoing("before_augmentation", 100), log_every_steps=1)
-    logged = [r for r in records.read_metrics(uninterrupted(config)) if r["split"] == "train"]
+    logged = train_lines(uninterrupted(config))
     batches = list(make_experiment(config).batches)
     assert [r["repeated"] for r in logged] == [np.mean(b.copy != 0) for b in batches]
     assert [r["unique_fraction"] for r in logged] == [len({*b.index}) / 32 for b in batches]
@@ -172,7 +160,7 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
 
 
 def _losses(workdir):
-    return [r["loss"] for r in records.read_metrics(workdir) if r["split"] == "train"]
+    return [line["loss"] for line in train_lines(workdir)]
 
 
 @pytest.mark.long

@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-import train
 import workloads
 from runs import cli
 from tests.helpers import pages, tfds_data
-from tests.helpers.runs import ROOT, echoing, mini
+from tests.helpers.runs import ROOT
 
 PAGE = "docs/workloads.md"
 FILES = ("workloads/linear.py", "configs/linear.py")  # its Python blocks, in order
@@ -64,19 +63,3 @@ def test_it_trains_on_encoded_images_of_tfds(added, monkeypatch):
     assert pages.run([*words, "--config.budget.fresh_examples=640"]) == cli.OK
     result = json.loads((added / "out" / "linear_mnist" / "result.json").read_text())
     assert result["fresh_examples"] == 640
-
-
-@pytest.mark.parametrize(("insertion", "buffer"), [("none", 0), ("after_batching", 4)])
-def test_it_trains_echoed_and_learns(added, insertion, buffer):
-    config = mini(
-        **echoing(insertion, buffer),
-        workload="linear",
-        optimizer__learning_rate=0.1,
-        budget__fresh_examples=5_000,
-        evaluate_every_fresh_examples=2_500,
-        checkpoint_every_fresh_examples=0,
-    )
-    result = train.train(config, added / "run")
-    assert result["status"] == "exhausted"
-    assert result["fresh_examples"] == 4_992
-    assert result["best"]["value"] > 0.8  # chance is 0.1
