@@ -123,10 +123,10 @@ class DeviceStore:
         pieces, start = [], 0
         for size in self._pieces:
             while n - start >= size:
-                piece = self._layout.build([leaf[start : start + size] for leaf in leaves])
-                pieces.append(jax.device_put(piece, self._sharding))
+                pieces.append(self._layout.build([leaf[start : start + size] for leaf in leaves]))
                 start += size
-        return Sent(tuple(jax.block_until_ready(pieces)), 0, n)
+        pieces = jax.block_until_ready(jax.device_put(pieces, self._sharding))
+        return Sent(tuple(pieces), 0, n)
 
     def put(self, fresh: np.ndarray, items: list[Any] | Stacked | Sent, copies: np.ndarray) -> None:
         """Stores items; see `ArrayStore.put`."""

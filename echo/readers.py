@@ -22,9 +22,10 @@ if TYPE_CHECKING:  # a plain iterable is read without Grain
 # Items are read together in chunks: handing over one item costs more than copying it, and many
 # sources are several times faster when asked for many. Chunks start at one item and double, up to
 # what takes CHUNK_SECONDS, so that a slow source still delivers steadily. Chunks of few large
-# items, such as photographs, would cost more than reading them.
+# items, such as photographs, would cost more than reading them; a device gets those of a power of
+# two in few pieces.
 CHUNK_ITEMS = 1024
-CHUNK_BYTES = 2**23
+CHUNK_BYTES = 2**25
 CHUNK_SECONDS = 0.25
 
 # Seconds per item are averaged over about so many chunks.
@@ -195,6 +196,7 @@ class RandomAccessReader:
         largest = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // self._item_bytes, in_time))
         if n == self._chunk_size:
             self._chunk_size *= 2
+        largest = 1 << largest.bit_length() - 1  # a power of two
         self._growing = self._chunk_size < largest
         self._chunk_size = min(self._chunk_size, largest)
 

@@ -137,7 +137,7 @@ class EchoIterDataset(_EchoStage):
             fresh items.
         read_options: threads and read-ahead for a MapDataset, in items (and at most 256 MiB, or
             one item per thread, by the largest items so far). Without threads the caller's thread
-            reads, in chunks of up to 1,024 items or 8 MiB, which is best for a parent that runs
+            reads, in chunks of up to 1,024 items or 32 MiB, which is best for a parent that runs
             Python code over data in memory.
         placement: where items are stored, and outputs gathered: "host", or "device", which sends
             each item once, when it has been read, and emits JAX arrays on the first device; items

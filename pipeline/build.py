@@ -8,6 +8,7 @@ the conditions of a study, but for how far they read ahead (`_stream_batches`, `
 """
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +35,7 @@ from pipeline.map_datasets import (
     FreshOrder,
     Stage,
 )
+from pipeline.shared_store import augmented_by
 from pipeline.streams import ConcatenatedStreams, FixedPolicy
 from pipeline.workers import WORKER_CHUNK, Workers
 
@@ -52,7 +54,8 @@ def chosen_workers(config: ConfigDict, info: DatasetInfo) -> int:
     photographs = info.channels is not None and info.image_shape is None
     long = config.budget.fresh_examples >= MIN_EXAMPLES
     of_threads = any(config.upstream.values()) or config.dataset.damaged == "skip"
-    return CORES if photographs and long and not of_threads and CORES >= MIN_CORES else 0
+    worth = photographs and long and not of_threads and CORES >= MIN_CORES
+    return CORES if worth and hasattr(os, "memfd_create") else 0  # as on Linux
 
 
 def build(
@@ -103,7 +106,10 @@ def build(
         if config.echo.placement == "device":
             given = config, workload, first, augment, examples.order
             echo_stage = _on_device(*given, (devices or {}).get(stream), echo_stage)
-        parts[stream] = _stream_batches(config, examples, augment, echo_stage, ahead)
+        stage = augment
+        if workers is not None and _augments_stored(config, workload):
+            stage, echo_stage = augmented_by(workers, stream, first, augment, echo_stage)
+        parts[stream] = _stream_batches(config, examples, stage, echo_stage, ahead)
     region = "batch" if config.echo.insertion == "none" else "echo"
     batches = ConcatenatedStreams(parts, policy, region)
     if config.prefetch and policy.read_ahead:
@@ -150,6 +156,13 @@ def _stream_batches(
         return Batch(data, index, copy, examples.order.admitted(stop))
 
     return batches.map_with_index(once).to_iter_dataset(ahead)
+
+
+def _augments_stored(config: ConfigDict, workload: Any) -> bool:
+    """Whether the host augments examples that it stores, by code that may take them in chunks."""
+    on_host = config.augment_on == config.echo.placement == "host"
+    stores = on_host and config.echo.insertion == "before_augmentation"
+    return stores and bool(getattr(workload, "augment_on_host", None))
 
 
 def examples_of(config: ConfigDict, source: Source, workload: Any, stream: int = 0) -> Examples:

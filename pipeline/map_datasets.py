@@ -131,7 +131,7 @@ class Examples(grain.MapDataset):
         if self._workers is not None:
             workers, stream, first = self._workers
             zero = np.zeros(1, np.int64)
-            examples.computed_by(workers, stream, augment(Batch(first, zero, zero, 0)).data)
+            examples.computed_by(workers, stream, examples.augmented(first, zero, zero))
         return examples
 
     def computed_by(self, workers: Workers | None, stream: int, first: Arrays) -> "Examples":
@@ -154,6 +154,11 @@ class Examples(grain.MapDataset):
         if augment is None:
             return self._chunk(indices).data
         return in_chunks(lambda chunk: augment(self._chunk(chunk)).data, indices)
+
+    def augmented(self, data: Arrays, index_n: np.ndarray, copy_n: np.ndarray) -> Arrays:
+        """Examples, augmented as these are."""
+        assert self._augment is not None
+        return self._augment(Batch(data, index_n, copy_n, 0)).data
 
     def _chunk(self, indices: Sequence[int]) -> Batch:
         return self.decode(self.read(self.rows(indices)))

@@ -10,6 +10,7 @@ left however they end, and a container's small /dev/shm does not matter.
 
 import collections
 import contextlib
+import functools
 import math
 import mmap
 import os
@@ -19,20 +20,20 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-WORKER_CHUNK = 64  # examples that a worker computes at a time
+# Examples that a worker decodes at a time, and those that it only augments, for which a loop waits.
+WORKER_CHUNK, STORED_CHUNK = 64, 32
 
 _ALIGNED = 64  # bytes, as XLA asks for to use an array in place
 _MIN_BLOCK = 2**16
-_ERROR_BYTES = 2**14  # of a block, for the error of each chunk; memory only if there is one
+_ERROR_BYTES = 2**14  # before the arrays, for the error of each chunk; memory only if there is one
 _MESSAGE_BYTES = 2**16
 _END_SECONDS = 2.0
 
@@ -46,8 +47,13 @@ _ENVIRONMENT = {
 
 _REPLY = struct.Struct("<i")  # the number of a chunk; its complement if there was an error
 
-# (name, dtype, shape, first byte in a block) of each array
-Layout = list[tuple[str, str, tuple[int, ...], int]]
+
+class Place(NamedTuple):
+    """Where arrays are: a block of the file, and (name, dtype, shape, first byte there) of each."""
+
+    offset: int
+    size: int
+    arrays: list[tuple[str, str, tuple[int, ...], int]]
 
 
 class WorkerError(RuntimeError):
@@ -63,13 +69,13 @@ class Workers:
     """
 
     def __init__(self, make: Callable[[Any], Any], count: int):
-        self._file = _memory()
+        self._file = os.memfd_create("echo")
         self._lock = threading.Lock()
         # Blocks of the file that no array is in, (first byte, memory), by size, a power of two. A
         # block takes memory when it is first written to, so the last one used is used first.
         self._free: dict[int, list[tuple[int, mmap.mmap]]] = collections.defaultdict(list)
         program = pickle.dumps(make)
-        self._size = _power_of_two(len(program))  # of the file
+        self._size = -(-len(program) // _MIN_BLOCK) * _MIN_BLOCK  # of the file
         os.ftruncate(self._file, self._size)
         os.pwrite(self._file, program, 0)
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -86,38 +92,67 @@ class Workers:
         weakref.finalize(self, _end, self._requests, self._processes, self._file)
 
     def stacked_items(
-        self, key: Any, indices: Sequence[int], like: dict[str, np.ndarray]
+        self,
+        key: Any,
+        indices: Sequence[int] | np.ndarray,
+        like: dict[str, np.ndarray],
+        stored: Place | None = None,
     ) -> dict[str, np.ndarray]:
         """The examples `indices` of the stream `key`, in shared memory.
 
         Args:
             like: any of its examples, each array [1, ...].
+            stored: where examples are that the stream only augments. Then `indices` (int64 [n, 3])
+                has the row there, the fresh example, and the copy of each.
 
         Raises:
             Exception: what the worker raised.
             WorkerError: it was killed.
         """
-        layout, size = _arranged(like, len(indices))
-        starts = range(0, len(indices), WORKER_CHUNK)
-        offset, memory = self._allocate(size + len(starts) * _ERROR_BYTES)
-        replies = self._ask(key, indices, starts, (offset, len(memory), layout, size))
-        block = np.frombuffer(memory, np.uint8)
-        free = self._free[len(memory)]
-        weakref.finalize(block, free.append, (offset, memory)).atexit = False
+        starts = range(0, len(indices), STORED_CHUNK if stored else WORKER_CHUNK)
+        place, arrays, released = self.empty(like, len(indices), len(starts) * _ERROR_BYTES)
+        try:
+            replies = self._ask(key, indices, starts, place, stored)
+        except BaseException:
+            released.detach()  # a worker may still write there
+            raise
         failed = [~number for (number,) in _REPLY.iter_unpack(replies) if number < 0]
         if failed:
-            start = size + min(failed) * _ERROR_BYTES
-            raise pickle.loads(block[start : start + _ERROR_BYTES].tobytes())
-        return _views(block, layout)
+            start = place.offset + min(failed) * _ERROR_BYTES
+            raise pickle.loads(os.pread(self._file, _ERROR_BYTES, start))
+        return arrays
 
-    def _ask(self, key: Any, indices: Sequence[int], starts: range, place: Any) -> bytes:
+    def empty(
+        self, like: dict[str, np.ndarray], n: int, before: int = 0
+    ) -> tuple[Place, dict[str, np.ndarray], weakref.finalize]:
+        """Shared memory for `n` examples, some bytes before them, and what releases it as soon as
+        no array is in use."""
+        layout, end = [], before
+        for name, array in like.items():
+            layout.append((name, array.dtype.str, (n, *array.shape[1:]), end))
+            end += -(-n * array[0].nbytes // _ALIGNED) * _ALIGNED
+        size = 1 << max(_MIN_BLOCK, end - 1).bit_length()
+        free = self._free[size]
+        try:
+            offset, memory = free.pop()
+        except IndexError:
+            with self._lock:
+                offset, self._size = self._size, self._size + size
+                os.ftruncate(self._file, self._size)
+            memory = mmap.mmap(self._file, size, offset=offset)
+        block, place = np.frombuffer(memory, np.uint8), Place(offset, size, layout)
+        released = weakref.finalize(block, free.append, (offset, memory))
+        released.atexit = False
+        return place, _views(block, place), released
+
+    def _ask(self, key: Any, indices: Any, starts: range, *places: Place | None) -> bytes:
         """Asks for chunks, and waits for the replies to all."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 for number, start in enumerate(starts):
-                    chunk = indices[start : start + WORKER_CHUNK]
-                    request = [pickle.dumps((number, start, key, chunk, place))]
+                    chunk = indices[start : start + starts.step]
+                    request = [pickle.dumps((number, start, key, chunk, *places))]
                     socket.send_fds(self._requests, request, [theirs.fileno()])
             # The worker that computes a chunk holds the other end, which its death closes.
             expected = len(starts) * _REPLY.size
@@ -125,15 +160,6 @@ class Workers:
             if len(replies) < expected:
                 raise WorkerError(_ended(self._processes))
         return replies
-
-    def _allocate(self, size: int) -> tuple[int, mmap.mmap]:
-        size = _power_of_two(size)
-        with contextlib.suppress(IndexError):
-            return self._free[size].pop()
-        with self._lock:
-            offset, self._size = self._size, self._size + size
-            os.ftruncate(self._file, self._size)
-        return offset, mmap.mmap(self._file, size, offset=offset)
 
 
 def _ended(processes: Sequence[subprocess.Popen]) -> str:
@@ -147,34 +173,12 @@ def _ended(processes: Sequence[subprocess.Popen]) -> str:
     return f"a worker process ended{how}; if the memory was full, use fewer: config.loader.workers"
 
 
-def _arranged(like: dict[str, np.ndarray], n: int) -> tuple[Layout, int]:
-    """Where arrays of n examples are in a block, and the bytes that they take."""
-    layout, size = [], 0
-    for name, array in like.items():
-        layout.append((name, array.dtype.str, (n, *array.shape[1:]), size))
-        size += -(-array[0].nbytes * n // _ALIGNED) * _ALIGNED
-    return layout, size
-
-
-def _views(block: np.ndarray, layout: Layout) -> dict[str, np.ndarray]:
+def _views(block: np.ndarray, place: Place) -> dict[str, np.ndarray]:
     views = {}
-    for name, dtype, shape, start in layout:
+    for name, dtype, shape, start in place.arrays:
         nbytes = np.dtype(dtype).itemsize * math.prod(shape)
         views[name] = block[start : start + nbytes].view(dtype).reshape(shape)
     return views
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << max(_MIN_BLOCK, size - 1).bit_length()
-
-
-def _memory() -> int:
-    """A file in RAM without a name, or, where there is none, an unlinked one on disk."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("echo")
-    file, path = tempfile.mkstemp()
-    os.unlink(path)
-    return file
 
 
 def _end(requests: socket.socket, processes: Sequence[subprocess.Popen], file: int) -> None:
@@ -191,44 +195,47 @@ def _end(requests: socket.socket, processes: Sequence[subprocess.Popen], file: i
 
 def _serve(requests: socket.socket, file: int, program_bytes: int) -> None:
     """Answers requests until the other end is closed, as it is when that process is killed."""
-    make, streams = pickle.loads(os.pread(file, program_bytes, 0)), {}
-    blocks: dict[int, np.ndarray] = {}  # by first byte
+    make = pickle.loads(os.pread(file, program_bytes, 0))
+    stream = functools.cache(make)
+
+    @functools.cache
+    def block(offset: int, size: int) -> np.ndarray:
+        return np.frombuffer(mmap.mmap(file, size, offset=offset), np.uint8)
+
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 1)
         if not message:
             return
-        number, start, key, indices, (offset, size, layout, end) = pickle.loads(message)
-        if offset not in blocks:
-            blocks[offset] = np.frombuffer(mmap.mmap(file, size, offset=offset), np.uint8)
+        number, start, key, indices, place, stored = pickle.loads(message)
+        reply = number
         with socket.socket(fileno=descriptors[0]) as caller:
-            reply = number
             try:
-                if key not in streams:
-                    streams[key] = make(key)
-                arrays = streams[key].stacked_items(indices)
-                views = _views(blocks[offset], layout)
-                rows = {name: view[start : start + len(indices)] for name, view in views.items()}
-                _write(rows, arrays)
+                if stored is None:
+                    arrays = stream(key).stacked_items(indices)
+                else:
+                    row_n, index_n, copy_n = indices.T
+                    views = _views(block(*stored[:2]), stored)
+                    rows = {name: view[row_n] for name, view in views.items()}
+                    arrays = stream(key).augmented(rows, index_n, copy_n)
+                part = slice(start, start + len(indices))
+                views = _views(block(*place[:2]), place)
+                _write({name: view[part] for name, view in views.items()}, arrays)
             except Exception as error:
                 reply = ~number
-                text = _pickled(error)
-                place = end + number * _ERROR_BYTES
-                blocks[offset][place : place + len(text)] = np.frombuffer(text, np.uint8)
+                os.pwrite(file, _pickled(error), place.offset + number * _ERROR_BYTES)
             with contextlib.suppress(BrokenPipeError):  # who asked was interrupted
                 caller.send(_REPLY.pack(reply))
 
 
 def _write(rows: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
-    wanted, given = (
-        {name: (x.dtype, x.shape) for name, x in each.items()} for each in (rows, arrays)
-    )
+    wanted, given = ({k: (x.dtype, x.shape) for k, x in some.items()} for some in (rows, arrays))
     if given != wanted:
         raise ValueError(
             f"examples came as {given} instead of {wanted}; return arrays of the same names, "
             "dtypes, and shapes for all"
         )
     for name, array in arrays.items():
-        np.copyto(rows[name], array)
+        rows[name][...] = array
 
 
 def _pickled(error: Exception) -> bytes:
