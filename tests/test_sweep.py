@@ -435,6 +435,7 @@ def of_condition(name, overrides="{}"):
 
 WRONG = [
     (of_axis(min=-0.5), "learning_rate to -0.5"),
+    (of_axis(field="optimizer.momentum", max=1.5), "optimizer.momentum"),
     (of_axis(field="optimizer.lerning_rate"), "optimizer.learning_rate"),
     (of_axis(field="seed.data", min=0, max=9), "seed.data"),
     (of_axis(field="target.value"), "target.value"),
@@ -447,6 +448,7 @@ WRONG = [
     (of_axis(min=2.0), "max"),
     (of_axis(scale="log", min=0.0), "min"),
     (of_axis(times="optimizer.schedule.horizon_fresh_examples"), "horizon_fresh_examples"),
+    (of_choice("optimizer.learning_rate", [0.1, -1]), "learning_rate is -1"),
     (of_choice("optimizer.name", {"adamw", "nesterov"}), "values"),
     (of_choice("model.depth", [8, 9]), "config.model.depth is 9"),
     (of_choice("batch_size", [31, 32]), "batch_size 31"),
@@ -457,10 +459,12 @@ WRONG = [
     *((of_condition(name), "condition") for name in ("../evil", "", "a\n", "study.json", 3)),
     (of_condition("x", "{'seed.model': 3}"), "seed.model"),
     (of_condition("x", "{'echo.factr': 3}"), "echo.factor"),
+    (of_condition("x", "{'echo.insertion': 'before'}"), "config.echo.insertion"),
     ({"plan": "'trials': 0"}, "trials"),
     ({"plan": "'searches': True"}, "searches"),
     ({"plan": "'conditions': ['baseline']"}, "mine.py"),
     ({"plan": "'overrides': {'optimizer.learning_rate': 1}"}, "optimizer.learning_rate"),
+    ({"plan": "'not_searched': ['optimizer.lerning_rate']"}, "optimizer.learning_rate"),
     ({"plan": "'overide': {}"}, "'overide'"),
     ({"plan": "'score': 'speed'"}, "'speed'"),
     ({"plan": "'baseline': 'other'"}, "'other'"),
@@ -514,3 +518,4 @@ def test_every_study_is_listed_with_its_cost(name, capsys):
     said = capsys.readouterr().out.splitlines()
     studies = (cifar10 if variant else lm1b).get_studies(variant)
     assert [line for line in said if line and line[0] != " "] == [*studies]
+    assert " ".join(said).count(" attempts.") == len(studies)

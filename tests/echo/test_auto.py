@@ -293,6 +293,19 @@ def test_the_whole_store_bridges_a_stall_if_copies_are_left_over(max_factor):
 
 
 @pytest.mark.parametrize("sequential", [False, True])
+@pytest.mark.parametrize("num_items", [0, 3, 4, 40, 43])
+def test_with_fast_input_it_is_the_parent_in_batches(sequential, num_items):
+    parent = items(num_items).to_iter_dataset() if sequential else items(num_items)
+    batches = list(stage(parent, slack=lambda: 1.0))
+    expected = list(items(num_items).to_iter_dataset().batch(4, drop_remainder=True))
+    assert len(batches) == len(expected)
+    for batch, wanted in zip(batches, expected, strict=True):
+        assert batch.copy.tolist() == [0] * 4
+        for key in wanted:
+            np.testing.assert_array_equal(batch.item[key], wanted[key])
+
+
+@pytest.mark.parametrize("sequential", [False, True])
 def test_an_error_of_the_parent_is_raised_although_repeats_are_left(sequential):
     broken = [True]
 
