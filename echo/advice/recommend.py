@@ -112,11 +112,12 @@ class Advice:
         for part in self.measured.parts:
             times = part.seconds, part.low, part.high, part.cpu_seconds, part.limit
             lines.append(_line(11, part.name, *map(time_text, times)))
-        lines += ["", _line(7, "steps per second", "R", *(f"e={factor}" for factor in FACTORS))]
+        rates = [["steps per second", "R", *(f"e={factor}" for factor in FACTORS)]]
         for name, count in self.insertions.items():
             cells = (_rate(self.timing.step_seconds(count, factor)) for factor in FACTORS)
-            lines.append(_line(7, name, f"{self.timing.ratio(count):.2f}", *cells))
-        return "\n".join(lines)
+            rates.append([name, f"{self.timing.ratio(count):.2f}", *cells])
+        width = 1 + max(len(cell) for _, *cells in rates for cell in cells)
+        return "\n".join([*lines, "", *(_line(width, *row) for row in rates)])
 
 
 def advise(
