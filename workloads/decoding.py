@@ -81,23 +81,19 @@ def decode(image: bytes | np.ndarray, channels: int, max_pixels: int = MAX_PIXEL
     Raises:
         DecodeError: the image is damaged, truncated, not an image, or has more pixels.
     """
-    return _decode(image, header(image, max_pixels), channels, 1)
+    return _decode(image, header(image, max_pixels), channels)
 
 
-def _decode(
-    image: bytes | np.ndarray, head: tuple[tuple[int, int], str], channels: int, factor: int
-) -> np.ndarray:
-    (height, width), space = head
-    if space not in _FULL_SIZE:
-        # simplejpeg takes the smallest size that is at least the requested one.
-        return _jpeg(image, _SPACES[channels], (-(-height // factor), -(-width // factor)))
+def _decode(image: Any, head: tuple[tuple[int, int], str], channels: int) -> np.ndarray:
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, channels):
             raise ValueError(
                 f"an array {image.dtype} {list(image.shape)}; allowed: uint8 [H, W, {channels}]"
             )
         return image
-    if space:
+    if head[1] not in _FULL_SIZE:
+        return _jpeg(image, _SPACES[channels])
+    if head[1]:
         _jpeg(image, "CMYK")  # only for its errors: Pillow recovers silently
     return _by_pillow(image, channels)
 
@@ -157,17 +153,29 @@ def decode_into(
         boxes: (y, x, height, width) in pixels.
         places: uint8 [h, w, C].
     """
-    jobs = []  # all that can be known before decoding, which leaves the caches cold for Python
+    jpegs = []
     for image, head, (y, x, height, width), place in zip(images, heads, boxes, places, strict=True):
-        shape, factor = place.shape[:2], 1
+        shape, factor, channels = place.shape[:2], 1, place.shape[-1]
         if head[1] not in _FULL_SIZE:
             fits = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
             factor = next(fits, 1)
         rows = slice(y // factor, -(-(y + height) // factor))
         columns = slice(x // factor, -(-(x + width) // factor))
-        jobs.append((image, head, factor, (rows, columns), place))
-    for image, head, factor, part, place in jobs:
-        resize(_decode(image, head, place.shape[-1], factor)[part], place)
+        if head[1] in _FULL_SIZE:
+            resize(_decode(image, head, channels)[rows, columns], place)
+        else:
+            smallest = (-(-head[0][0] // factor), -(-head[0][1] // factor))
+            jpegs.append((image, _SPACES[channels], smallest, (rows, columns), shape[::-1], place))
+    # A decoder leaves Python's code and data out of the caches, so little is left to do after it.
+    decode_jpeg, cv_resize, linear = simplejpeg.decode_jpeg, cv2.resize, cv2.INTER_LINEAR
+    for image, space, smallest, part, size, place in jpegs:
+        try:
+            pixels = decode_jpeg(image, space, False, False, *smallest)
+        except ValueError:
+            pixels = _jpeg(image, space, smallest)  # says what is wrong
+        resized = cv_resize(pixels[part], size, place, 0, 0, linear)
+        if resized is not place:
+            place[...] = resized.reshape(place.shape)  # OpenCV drops an axis of length 1
 
 
 def resize(pixels_HxWxC: np.ndarray, place: np.ndarray) -> None:
