@@ -155,10 +155,12 @@ class Workers:
                     request = [pickle.dumps((number, start, key, chunk, *places))]
                     socket.send_fds(self._requests, request, [theirs.fileno()])
             # The worker that computes a chunk holds the other end, which its death closes.
-            expected = len(starts) * _REPLY.size
-            replies = ours.recv(expected, socket.MSG_WAITALL)
-            if len(replies) < expected:
-                raise WorkerError(_ended(self._processes))
+            replies, expected = b"", len(starts) * _REPLY.size
+            while missing := expected - len(replies):
+                more = ours.recv(missing, socket.MSG_WAITALL)  # a signal ends it early
+                if not more:
+                    raise WorkerError(_ended(self._processes))
+                replies += more
         return replies
 
 

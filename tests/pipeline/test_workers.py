@@ -121,6 +121,18 @@ def test_an_interrupted_request_is_not_answered_to_the_next(pool):
     assert same(asked(pool, 1, [3]), Squares(1).stacked_items([3]))
 
 
+def test_a_signal_that_is_handled_interrupts_no_request(pool):
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for _ in range(3):
+            arrays = asked(pool, 2**17, range(14, 200))
+            assert arrays["index"].tolist() == [*range(14, 200)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(8))
 def test_after_a_kill_nothing_is_left_and_the_run_resumes_bit_for_bit(
