@@ -145,7 +145,7 @@ def _check_owner(filesystem: Any, place: str, root: pathlib.Path, url: str) -> N
 def _files(directory: pathlib.Path) -> Iterator[str]:
     """Paths of the files to copy; hidden files and directories are being written."""
     for parent, folders, names in os.walk(directory, followlinks=True):
-        folders[:] = [n for n in folders if not n.startswith(".") and ".orbax-checkpoint" not in n]
+        folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = pathlib.Path(parent, name)
             if name != records.LOCK and not name.startswith(".") and path.is_file():

@@ -78,7 +78,7 @@ def test_old_checkpoints_are_removed_by_their_exact_names(scheme, name, tmp_path
     mirror.saved()
     shutil.rmtree(run / "checkpoints" / "5")
     directory(run, checkpoints__9__a="9", metrics="1\n2\n", lock="", **{".config.tmp": "half"})
-    directory(run, **{"checkpoints__12.orbax-checkpoint-tmp-1__a": "half"})
+    directory(run, **{"checkpoints__.saving_12__a": "half"})
     (run / "linked").symlink_to(directory(tmp_path / "scratch", a="1"))
     os.mkfifo(run / "pipe")  # whoever opens it waits
     files, top = fsspec.core.url_to_fs(url)
