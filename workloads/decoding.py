@@ -155,17 +155,16 @@ def decode_into(
     """
     jpegs = []
     for image, head, (y, x, height, width), place in zip(images, heads, boxes, places, strict=True):
-        shape, factor, channels = place.shape[:2], 1, place.shape[-1]
-        if head[1] not in _FULL_SIZE:
-            fits = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
-            factor = next(fits, 1)
+        shape, channels, reduces = place.shape[:2], place.shape[-1], head[1] not in _FULL_SIZE
+        fits = (f for f in _FACTORS if height >= f * shape[0] and width >= f * shape[1])
+        factor = next(fits, 1) if reduces else 1
         rows = slice(y // factor, -(-(y + height) // factor))
         columns = slice(x // factor, -(-(x + width) // factor))
-        if head[1] in _FULL_SIZE:
-            resize(_decode(image, head, channels)[rows, columns], place)
-        else:
+        if reduces:
             smallest = (-(-head[0][0] // factor), -(-head[0][1] // factor))
             jpegs.append((image, _SPACES[channels], smallest, (rows, columns), shape[::-1], place))
+        else:
+            resize(_decode(image, head, channels)[rows, columns], place)
     # A decoder leaves Python's code and data out of the caches, so little is left to do after it.
     decode_jpeg, cv_resize, linear = simplejpeg.decode_jpeg, cv2.resize, cv2.INTER_LINEAR
     for image, space, smallest, part, size, place in jpegs:
@@ -184,13 +183,10 @@ def resize(pixels_HxWxC: np.ndarray, place: np.ndarray) -> None:
     Sampled at half-pixel centers without prefilter, as in tf.image.resize. A pixel may differ by
     one gray level from the result in floating point.
     """
-    if pixels_HxWxC.shape[:2] != place.shape[:2]:
-        height, width = place.shape[:2]
-        resized = cv2.resize(pixels_HxWxC, (width, height), place, 0, 0, cv2.INTER_LINEAR)
-        if resized is place:
-            return
-        pixels_HxWxC = resized.reshape(height, width, -1)  # OpenCV drops an axis of length 1
-    place[...] = pixels_HxWxC  # also gray pixels into three channels
+    height, width = place.shape[:2]
+    resized = cv2.resize(pixels_HxWxC, (width, height), place, 0, 0, cv2.INTER_LINEAR)
+    if resized is not place:  # OpenCV drops an axis of length 1; gray pixels into three channels
+        place[...] = resized.reshape(height, width, -1)
 
 
 def _jpeg(data: Any, colorspace: str, smallest: tuple[int, int] = (0, 0)) -> np.ndarray:
