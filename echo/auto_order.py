@@ -62,11 +62,11 @@ class AutoOrder:
         limit: Callable[[], int] | None = None,
         earlier: Callable[[int], int | None] | None = None,
     ):
-        least = 1 if batch_size else 0
         self.max_factor = checked_integer("max_factor", max_factor, 1, MAX_FACTOR)
-        self.shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, least, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self.batch_size = checked_integer("batch_size", batch_size, 0, MAX_BATCH)
+        least = min(1, self.batch_size)
+        self.shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, least, MAX_BUFFER)
         self._slack, self._limit, self._earlier = slack, limit, earlier
         self.batches, self.admitted, self.kept_all_since, self.evicted = 0, 0, 0, 0
         self.stored = np.zeros((3, 0), np.int64)

@@ -72,7 +72,9 @@ def test_each_example_comes_and_a_state_continues(n, max_factor, pauses, buffer,
 
     before, after = batches(), batches()
     first = list(itertools.islice(before, position))
-    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    state = before.state_dict()
+    assert state["shuffle_buffer"] == (buffer or 32 * ROWS) or not first
+    after.load_state_dict(json.loads(json.dumps(state)))
     rows = examples(first + list(after))
     assert all(len(set(batch)) == ROWS for batch in rows)  # none twice in a batch
     copies = collections.Counter(itertools.chain.from_iterable(rows))
