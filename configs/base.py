@@ -170,15 +170,11 @@ OF_A_MACHINE += tuple(field.name for field in FIELDS if field.name.startswith("u
 # Fields that may change the order in which devices add, and with it the numbers by rounding.
 CHANGE_ROUNDING = ("mesh.data", "mesh.model", "sharding")
 
-# Fields of older runs that changed no numbers, and do not exist any more.
-_GONE = ("gradient_statistics_every_steps",)
-
 # Fields that may differ between a run and its resumption. Of these, only CHANGE_ROUNDING can change
 # numbers.
 MAY_CHANGE_ON_RESUME = (
     *OF_A_MACHINE,
     "log_every_steps",
-    *_GONE,
     "echo.placement",  # the compiled step receives the same bytes
     "dataset.damaged",  # what has been trained on was sound, or skipped already
     "dataset.max_pixels",
@@ -188,7 +184,7 @@ MAY_CHANGE_ON_RESUME = (
 
 # Those of them that may also differ between launches of a study, and so between its trials, since
 # they affect no seconds.
-MAY_CHANGE_IN_STUDY = ("dataset.data_dir", "dataset.cache_dir", "log_every_steps", *_GONE)
+MAY_CHANGE_IN_STUDY = ("dataset.data_dir", "dataset.cache_dir", "log_every_steps")
 
 
 def add(field: Field) -> None:
