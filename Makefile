@@ -76,7 +76,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.speedup --measure=steps
 	$(BIN)/python -m benchmarks.speedup --measure=steps --source=burst
 	$(BIN)/python -m benchmarks.speedup
-	$(BIN)/python -m benchmarks.scale --lanes=1,4,8
+	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.coverage
 
 # Each process and each search would compile again.
