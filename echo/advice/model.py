@@ -1,7 +1,7 @@
 """The timing model: how long a step takes in a pipeline with an echo stage.
 
 The slowest of these sets the pace: the stages before the echo stage, which `workers` run ahead at
-1/e of the rate of the steps; the host stages after it, on the one thread that prepares batches;
+1/e of the rate of the steps; the host stages after it, of one batch after another;
 whatever follows batching (the transfer); the step; and the CPU time of them all, on `cores` cores.
 Without workers (PyTorch's default), one thread runs all of it in turn. Where input and step
 overlap, this is max(t_upstream / e, t_downstream) of Choi et al. (2019), so that e <= R is free.
