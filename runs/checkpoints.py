@@ -90,8 +90,9 @@ class Checkpoints:
             records.write_json(place / MANIFEST, {"files": _digests(place)})
             place.rename(self._place(step))
             for old in self.steps()[_NUM_NEWEST:]:
-                if old != best_step:
-                    shutil.rmtree(self._place(old), ignore_errors=True)
+                if old != best_step:  # hidden first, or, if killed, it would seem damaged
+                    half = self._place(old).rename(self._directory / f".saving_{old}")
+                    shutil.rmtree(half, ignore_errors=True)
         self._on_saved()
 
     def steps(self) -> list[int]:

@@ -261,6 +261,15 @@ def test_checkpoints_keep_the_newest_two_and_the_best_bit_for_bit(tmp_path):
     assert checkpoints.value(2) == {"step": 2, "third": 1 / 3}
 
 
+def test_an_old_checkpoint_that_is_half_removed_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if killed
+    kept = Checkpoints(tmp_path)
+    for step in range(4):
+        kept.save(step, {"w": jnp.zeros(3)}, {}, -1)
+    kept.close()
+    assert Checkpoints(tmp_path).steps() == [3, 2]
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "bit"])
 def test_a_checkpoint_with_any_damaged_file_is_damaged(tmp_path, damage):
     _, like = saved(tmp_path / "checkpoints")
