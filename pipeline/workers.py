@@ -15,6 +15,7 @@ import math
 import mmap
 import os
 import pickle
+import select
 import signal
 import socket
 import struct
@@ -78,9 +79,11 @@ class Workers:
         self._size = -(-len(program) // _MIN_BLOCK) * _MIN_BLOCK  # of the file
         os.ftruncate(self._file, self._size)
         os.pwrite(self._file, program, 0)
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            inherited = theirs.fileno(), self._file
+        # Requests that a loop waits for, which go first, and those that are read ahead.
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        self._urgent, self._ahead = (ours for ours, _ in pairs)
+        with pairs[0][1] as urgent, pairs[1][1] as ahead:
+            inherited = urgent.fileno(), ahead.fileno(), self._file
             command = [sys.executable, "-m", __name__, *map(str, (*inherited, len(program)))]
             environment = os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
             self._processes = [
@@ -89,7 +92,8 @@ class Workers:
                 )
                 for _ in range(count)
             ]
-        weakref.finalize(self, _end, self._requests, self._processes, self._file)
+        ours = self._urgent, self._ahead
+        weakref.finalize(self, _end, ours, self._processes, self._file)
 
     def stacked_items(
         self,
@@ -147,13 +151,14 @@ class Workers:
 
     def _ask(self, key: Any, indices: Any, starts: range, *places: Place | None) -> bytes:
         """Asks for chunks, and waits for the replies to all."""
+        requests = self._urgent if places[-1] else self._ahead
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 for number, start in enumerate(starts):
                     chunk = indices[start : start + starts.step]
                     request = [pickle.dumps((number, start, key, chunk, *places))]
-                    socket.send_fds(self._requests, request, [theirs.fileno()])
+                    socket.send_fds(requests, request, [theirs.fileno()])
             # The worker that computes a chunk holds the other end, which its death closes.
             replies, expected = b"", len(starts) * _REPLY.size
             while missing := expected - len(replies):
@@ -183,8 +188,11 @@ def _views(block: np.ndarray, place: Place) -> dict[str, np.ndarray]:
     return views
 
 
-def _end(requests: socket.socket, processes: Sequence[subprocess.Popen], file: int) -> None:
-    requests.close()  # a worker ends when it has computed what it was asked for
+def _end(
+    sockets: Sequence[socket.socket], processes: Sequence[subprocess.Popen], file: int
+) -> None:
+    for ours in sockets:
+        ours.close()  # a worker ends when it has computed what it was asked for
     deadline = time.monotonic() + _END_SECONDS
     for process in processes:
         try:
@@ -195,8 +203,9 @@ def _end(requests: socket.socket, processes: Sequence[subprocess.Popen], file: i
     os.close(file)
 
 
-def _serve(requests: socket.socket, file: int, program_bytes: int) -> None:
-    """Answers requests until the other end is closed, as it is when that process is killed."""
+def _serve(sockets: Sequence[socket.socket], file: int, program_bytes: int) -> None:
+    """Answers requests, those of the first socket first, until the other ends are closed, as they
+    are when that process is killed."""
     make = pickle.loads(os.pread(file, program_bytes, 0))
     stream = functools.cache(make)
 
@@ -205,7 +214,12 @@ def _serve(requests: socket.socket, file: int, program_bytes: int) -> None:
         return np.frombuffer(mmap.mmap(file, size, offset=offset), np.uint8)
 
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 1)
+        requests = select.select(sockets, [], [])[0][0]
+        try:
+            given = socket.recv_fds(requests, _MESSAGE_BYTES, 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # another worker was first
+            continue
+        message, descriptors, _, _ = given
         if not message:
             return
         number, start, key, indices, place, stored = pickle.loads(message)
@@ -252,10 +266,11 @@ def _pickled(error: Exception) -> bytes:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # for the process that reads; this one follows
         signal.signal(number, signal.SIG_IGN)
-    pipe, file, program_bytes = map(int, sys.argv[1:])
+    urgent, ahead, file, program_bytes = map(int, sys.argv[1:])
     threading.current_thread().name = "worker"
     with contextlib.suppress(ConnectionResetError):
-        _serve(socket.socket(fileno=pipe), file, program_bytes)
+        sockets = [socket.socket(fileno=number) for number in (urgent, ahead)]
+        _serve(sockets, file, program_bytes)
     os._exit(0)  # no thread of a decoder may keep it
 
 
