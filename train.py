@@ -24,7 +24,7 @@ import jax
 from ml_collections import ConfigDict
 
 from data.splits import remarks
-from runs import cli, processes, records, signals, tracking
+from runs import cli, processes, records, signals, tracking, workdirs
 from runs.progress import Progress, duration, several, write
 from training import check_data, evaluate
 from training.run import Run
@@ -99,6 +99,7 @@ def train(
             its last checkpoint. `runs.cli.explained` says so in a sentence.
     """
     workdir, progress = pathlib.Path(workdir), progress or Progress(quiet=True)
+    workdirs.check_place(workdir, config, "--workdir")
     if tools and tools.mirror:
         processes.decided_by_first(lambda: tools.check(workdir))
     with signals.stop_requested() as stop:

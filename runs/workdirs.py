@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from runs import records
+from runs import cli, records
 from runs.checkpoints import check_path
 from runs.cli import InputError
 
@@ -25,11 +25,10 @@ def checked(
         may_change: fields of the configuration that may differ from the existing run.
 
     Raises:
-        InputError: the directory cannot have checkpoints, or contains something else, or a run of
-            another configuration or data set.
+        InputError: the directory contains something else, or a run of another configuration or data
+            set.
         Damaged: its config.json is damaged, or of another schema version.
     """
-    check_path(workdir)
     there = records.read_json(workdir / records.CONFIG)
     if not there:
         if os.path.lexists(workdir) and not is_new(workdir):
@@ -77,6 +76,21 @@ def enter(
         content = {"schema_version": records.SCHEMA_VERSION, **record}
         records.write_json(workdir / records.CONFIG, content)
     return finished, resumes
+
+
+def check_place(directory: pathlib.Path, config: Any, flag: str) -> None:
+    """Raises InputError if `directory`, the value of `flag`, cannot have checkpoints, or has the
+    data's cache, which is written before it is known whether the run or study can be."""
+    check_path(directory)
+    cache = config.dataset.cache_dir
+    # Not by `resolve`, which raises RuntimeError for a loop of symbolic links.
+    if cache and pathlib.Path(os.path.realpath(cli.expanded(cache))).is_relative_to(
+        os.path.realpath(directory)
+    ):
+        raise InputError(
+            f"dataset.cache_dir is {cache}, which is in {flag}={directory}; allowed: a directory "
+            "outside it"
+        )
 
 
 def is_new(workdir: pathlib.Path) -> bool:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from data.splits import remarks
-from runs import cli, origins, signals
-from runs.checkpoints import check_path
+from runs import cli, origins, signals, workdirs
 from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tracking import Tools
@@ -51,7 +50,7 @@ def run(
             nothing has been written.
         OSError, ValueError: see `train.train`.
     """
-    check_path(study_dir)
+    workdirs.check_place(study_dir, study.config, "--outdir")
     tools = tools or Tools(root=study_dir.absolute())
     search.check(study, lanes)
     study = with_record(study)

@@ -267,6 +267,17 @@ def test_a_run_in_a_directory_with_an_odd_name_stops_resumes_and_is_evaluated(tm
     assert cli.guarded(train.main, [f"--evaluate={workdir}"]) == cli.OK
 
 
+@pytest.mark.parametrize("main", [train.main, sweep.main])
+def test_a_cache_in_the_directory_of_the_run_or_study_is_one_sentence(main, tmp_path, capsys):
+    """It would be written before the directory is known to be usable."""
+    words = ["--config=configs/lm1b.py:mini", f"--config.dataset.cache_dir={tmp_path / 'below'}"]
+    words += ["--workdir"] if main is train.main else ["--study=factor", "--outdir"]
+    assert cli.guarded(main, [*words, str(tmp_path)]) == cli.WRONG_INPUT
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "dataset.cache_dir" in said
+    assert not [*tmp_path.iterdir()]
+
+
 def _can_mount():
     try:
         return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
