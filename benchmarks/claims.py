@@ -14,11 +14,11 @@ import functools
 import math
 import pathlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 from analysis import archive, bounds, load, scores, uncertainty
 from configs import problems
@@ -568,11 +568,15 @@ def study_of(kind: str, problem: str, conditions: Collection[str]) -> str:
 # --- what a repeat is worth
 
 _BUFFER = 256  # the spacing of most studies
+# Ends of the law's log w, log R, and b.
+_ENDS = (math.log(0.01), math.log(0.1), -1.0), (math.log(2), math.log(100), 1.0)
 
 
+@functools.cache
 def repeats() -> pd.DataFrame:
     """What a repeat is worth, a row per problem, factor e, and spacing: the kind of study, the
-    ratio to no echoing, and the effective share of a repeat with its interval."""
+    ratio to no echoing, the effective share of a repeat with its ends low and high, and the ratio
+    that is predicted from the law's parameters on the other problems."""
     rows = []
     for problem in _ALL.split():
         cadence = _COMMON if problem in _NEUTRAL.split() else ""
@@ -589,8 +593,29 @@ def repeats() -> pd.DataFrame:
             effect = compare(problem, kind, condition, *(none or ["baseline"]))
             ratios = effect.high, *reversed(effect.interval)
             shares = [(1 / r - 1) / (factor - 1) if r > 0 else math.inf for r in ratios]
-            numbers = effect.high, *shares
-            ratio, share, *ends = (f"{x:.2f}".replace("inf", "-") for x in numbers)
-            rows.append((problem, factor, spacing, kind or "grid", ratio, share, " to ".join(ends)))
-    names = ["problem", "e", "spacing", "study", "ratio", "effective share", "interval"]
-    return pd.DataFrame(rows, columns=names)
+            rows.append((problem, factor, spacing, kind or "grid", effect.high, *shares))
+    names = ["problem", "e", "spacing", "study", "ratio", "share", "low", "high"]
+    table = pd.DataFrame(rows, columns=names)
+    fits = {name: fitted(own) for name, own in table.groupby("problem")}
+    for name, own in table.groupby("problem"):
+        others = np.mean([fit for other, fit in fits.items() if other != name], axis=0)
+        table.loc[own.index, "predicted"] = np.exp(law(others, own))
+    return table
+
+
+def law(parameters: Sequence[float], rows: pd.DataFrame) -> np.ndarray:
+    """The logarithm of the ratio, from log w, log R, and b (results/protocol.md)."""
+    worth, fading = np.exp(parameters[:2])
+    spaced = worth * (rows["spacing"] / _BUFFER) ** parameters[2]
+    return -np.log1p(spaced * fading * -np.expm1(-(rows["e"] - 1) / fading)).to_numpy()
+
+
+def fitted(rows: pd.DataFrame) -> np.ndarray:
+    """The law's parameters on a problem; b is 0 where all spacings are equal."""
+    free = 3 if rows["spacing"].nunique() > 1 else 2
+
+    def errors(parameters: np.ndarray) -> np.ndarray:
+        return law([*parameters, 0.0], rows) - np.log(rows["ratio"])
+
+    start, ends = [0.0, math.log(4), 0.0], [end[:free] for end in _ENDS]
+    return np.append(optimize.least_squares(errors, start[:free], bounds=ends).x, 0.0)[:3]

@@ -266,6 +266,25 @@ def confirmed(pairs: pd.DataFrame) -> dict[str, str]:
     }
 
 
+def worth_rows() -> pd.DataFrame:
+    """The effective share of a repeat."""
+    table = claims.repeats()
+    ratio, share, low, high = (
+        table[name].map("{:.2f}".format).replace("inf", "-")
+        for name in ("ratio", "share", "low", "high")
+    )
+    own = table[["problem", "e", "spacing", "study"]].assign(ratio=ratio)
+    return own.assign(**{"effective share": share, "interval": low + " to " + high})
+
+
+def law_rows() -> list[list[str]]:
+    """The error of the law on problems that it was not fitted to."""
+    table = claims.repeats()
+    errors = np.expm1(np.abs(np.log(table["predicted"] / table["ratio"])))
+    sides = {"all": errors, "e of at least 4": errors[table["e"] >= 4]}
+    return [[name, str(len(own)), f"{own.median():.0%}"] for name, own in sides.items()]
+
+
 # --- curves averaged over seeds, and the convex problem
 
 
@@ -355,7 +374,7 @@ def files() -> dict[str, str]:
         "factor_ratios": factor_rows(),
         "confirmation": confirmation_rows(),
         "mean_curves": mean_curve_rows(),
-        "worth_of_a_repeat": claims.repeats(),
+        "worth_of_a_repeat": worth_rows(),
     }
     texts = {f"results/{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
     header = ["claim, problem", "verdict", "tuned; pooled: equal weights"]
@@ -369,6 +388,7 @@ def files() -> dict[str, str]:
         | {
             "targets": (["problem", "target", *(f"e = {e}" for e in FACTORS)], target_rows()),
             "runs": (["problem", "reached"], reached_rows()),
+            "law": (["rows", "number", "median error"], law_rows()),
         },
         "results/convex.md": {
             "verdicts": (["registered claim", "measured", "verdict"], convex_verdicts()),

@@ -8,7 +8,6 @@ the conditions of a study, but for how far they read ahead (`_stream_batches`, `
 """
 
 import functools
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,7 +36,7 @@ from pipeline.map_datasets import (
 )
 from pipeline.shared_store import augmented_by
 from pipeline.streams import ConcatenatedStreams, FixedPolicy
-from pipeline.workers import WORKER_CHUNK, Workers
+from pipeline.workers import AVAILABLE, WORKER_CHUNK, Workers
 
 # Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
 _AHEAD_BYTES = 2**29
@@ -55,7 +54,7 @@ def chosen_workers(config: ConfigDict, info: DatasetInfo) -> int:
     long = config.budget.fresh_examples >= MIN_EXAMPLES
     of_threads = any(config.upstream.values()) or config.dataset.damaged == "skip"
     worth = photographs and long and not of_threads and CORES >= MIN_CORES
-    return CORES if worth and hasattr(os, "memfd_create") else 0  # as on Linux
+    return CORES if worth and AVAILABLE else 0
 
 
 def build(

@@ -32,6 +32,8 @@ import numpy as np
 # Examples that a worker decodes at a time, and those that it only augments, for which a loop waits.
 WORKER_CHUNK, STORED_CHUNK = 64, 32
 
+AVAILABLE = hasattr(os, "memfd_create")  # on Linux
+
 _ALIGNED = 64  # bytes, as XLA asks for to use an array in place
 _MIN_BLOCK = 2**16
 _ERROR_BYTES = 2**14  # before the arrays, for the error of each chunk; memory only if there is one

@@ -15,6 +15,7 @@ from data.throttle import limits
 from echo.device import NOWHERE
 from echo.threads import usable_cores
 from pipeline.accounting import total_steps
+from pipeline.workers import AVAILABLE
 from runs import cli, processes, records
 from runs.records import check_target_value, is_share, nested
 from workloads.interface import Workload
@@ -71,13 +72,14 @@ def check_rules(config: ConfigDict) -> None:
     most = stored and min(slots, budget) // streams >= NOWHERE
     spaced = config.dataset.spaced_epochs > 1 and (echoes or streams > 1)
     of_threads = any(upstream.values()) or config.dataset.damaged == "skip"
-    threads = of_threads and config.loader.workers > 0
+    workers = config.loader.workers > 0
     paced = upstream.examples_per_second > 0 or upstream.latency_seconds > 0
     slow_at_nothing = upstream.slow_share > 0 and not paced
     cores = max(2, usable_cores())
     rules = [
         ("loader.workers", config.loader.workers > cores, f"-1 to {cores}, as many as cores"),
-        ("loader.workers", threads, "0 or -1 with limits in upstream or dataset.damaged=skip"),
+        ("loader.workers", workers and not AVAILABLE, "0 or -1; processes need Linux"),
+        ("loader.workers", workers and of_threads, "0 or -1 with upstream limits or damaged=skip"),
         ("echo.policy", auto and not echoes, "'fixed', or an echo.insertion to repeat at"),
         ("echo.factor", auto and factor != 1, "1 with echo.policy=auto, which has echo.max_factor"),
         ("echo.factor", not echoes and factor != 1, missing),

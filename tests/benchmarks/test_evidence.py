@@ -173,6 +173,16 @@ def test_a_score_at_the_first_evaluation_is_an_upper_bound(written):
     assert own.text == "≤0.25 [-, 0.25]"
 
 
+def test_the_law_of_repeats_is_recovered_from_its_own_ratios():
+    rows = pd.DataFrame({"e": [2, 4, 16, 2, 2], "spacing": [256, 256, 256, 1, 1024]})
+    parameters = [math.log(0.8), math.log(3), 0.1]
+    ratios = np.exp(claims.law(parameters, rows))
+    assert 1 / ratios[0] == pytest.approx(1 + 0.8 * 3 * (1 - math.exp(-1 / 3)))
+    assert claims.fitted(rows.assign(ratio=ratios)) == pytest.approx(parameters, abs=1e-3)
+    one = rows[:3].assign(ratio=ratios[:3])
+    assert claims.fitted(one) == pytest.approx([*parameters[:2], 0], abs=1e-3)
+
+
 def curves(*runs):
     """By factor, the mean curve of runs [runs, evaluations] and one resample, the same."""
     fresh = np.arange(1.0, 5.0) * 100

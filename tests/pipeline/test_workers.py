@@ -23,6 +23,7 @@ from tests.helpers.runs import (
     mini,
     run_command,
 )
+from training import check
 from training.experiment import make_experiment
 
 
@@ -189,6 +190,17 @@ def test_workers_are_chosen_for_long_runs_on_photographs_with_many_cores(monkeyp
     assert [chosen(16, budget__fresh_examples=n) for n in (least - 1, least)] == [0, 16]
     assert chosen(16, upstream__examples_per_second=10) == chosen(16, dataset__damaged="skip") == 0
     assert [chosen(1, small, loader__workers=n) for n in (0, 2)] == [0, 2]
+    monkeypatch.setattr(build, "AVAILABLE", False)
+    assert chosen(16) == 0
+
+
+def test_a_system_without_memory_for_workers_refuses_them(monkeypatch):
+    monkeypatch.setattr(check, "AVAILABLE", False)
+    config = cli.load_config("configs/imagenet.py", ["--config.loader.workers=-1"])[0]
+    check.check_rules(config)
+    config.loader.workers = 1
+    with pytest.raises(check.ConfigError, match=r"loader\.workers"):
+        check.check_rules(config)
 
 
 @pytest.mark.parametrize(
