@@ -96,10 +96,14 @@ def note(
     noted = there.get(records.RESUMED) or []
     kept = [entry for entry in noted if entry["step"] < step]
     began, here = flat(there["config"]), flat(record["config"])
-    now: dict[str, Any] = {name: record.get(name) for name in records.ORIGIN}
-    now["fields"] = {name: value for name, value in here.items() if began.get(name) != value}
+    fields = {name: value for name, value in here.items() if began.get(name) != value}
+    now = {**{name: record.get(name) for name in records.ORIGIN}, "fields": fields}
     before = origins.of_run(there | {records.RESUMED: kept})[-1]
-    if changed := records.differences(before, now, ("step",)):
+    was, becomes = (
+        {name: entry.get(name) for name in records.ORIGIN} | began | dict(entry["fields"])
+        for entry in (before, now)
+    )
+    if changed := records.differences(was, becomes, ()):
         kept = [*kept, {"step": step, **now}]
         say(f"{workdir} resumes at step {step} with {'; '.join(changed)}")
     if kept != noted:
