@@ -43,7 +43,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="instead of training: evaluate a run's best checkpoint (so far, if it was "
         "interrupted) on its validation split, and on its test split if it has one; writes "
         "WORKDIR/evaluation.json, and WORKDIR/parameters.npz, which numpy.load reads "
-        "(params/stem/conv/kernel, ...)",
+        "(params/stem/conv/kernel, ...); with --config=FILE if a file of your own adds the run's "
+        "workload or network",
     )
     add(
         "--check-data",
@@ -63,6 +64,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     needed, others = {"--config", "--workdir"}, set[str]()
     if arguments.evaluate or arguments.check_data:
         needed = {"--evaluate"} if arguments.evaluate else {"--check-data", "--config"}
+        if arguments.evaluate and arguments.config:
+            cli.load_module(arguments.config)  # it may add the run's workload or network
+            needed |= {"--config"} if cli.OWN_FILES else set()
         others = {flag for flag in flags - needed if not flag.startswith("--config.")}
     if others or needed - flags:
         missing, omit = ", ".join(sorted(needed - flags)), ", ".join(sorted(others))

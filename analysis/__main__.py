@@ -70,11 +70,11 @@ _MAX_WIDTH = 100
 def _pack(directory: str, out: pathlib.Path, name: str) -> None:
     loaded = load.read(directory)
     trials = loaded.trials[loaded.trials["status"] != load.UNFINISHED]
-    if trials.empty:
-        raise InputError(f"{directory} has no finished trials; give the directory of a study")
+    curves = load.curves(trials, loaded.study.target.metric)
+    if curves.empty:
+        raise InputError(f"{directory} has no ended trial with an evaluation; give another study")
     _warn(loaded)
     name = name or loaded.study.name
-    curves = load.curves(trials, loaded.study.target.metric)
     archive.pack(loaded.study, trials, curves, out, name)
     write(f"Packed {several(len(trials), 'trial')} as {name} into {out}.")
 

@@ -105,7 +105,9 @@ def pack(
             f"--study is {study!r}, and {directory / TRIALS} has another study of that name; give "
             "another one"
         )
-    trials = trials.drop(columns=_OF_PLAN, errors="ignore").reset_index(drop=True)
+    searched = [axis.field for axis in plan.space]  # the batch size may be
+    of_plan = trials.columns.intersection(_OF_PLAN).difference(searched)
+    trials = trials.drop(columns=of_plan).reset_index(drop=True)
     plans = [record, *[None] * (len(trials) - 1)]
     points = curves[[*PLACE, "step", "fresh_examples", "value"]]
     thinned = [_thinned(own, plan.target) for _, own in points.groupby(PLACE, sort=False)]

@@ -23,7 +23,8 @@ def table(loaded: LoadedStudy) -> pd.DataFrame:
     the baseline, with their range. Empty for published records, and if no source knows its bytes.
 
     A trial that missed the target would have used more. One that trained on to a harder target than
-    it is judged at counts by the share of its fresh examples.
+    it is judged at counts by the share of its fresh examples. Seconds are left out if trials shared
+    input or cores with others.
     """
     study = loaded.study
     best = scores.leaders(loaded.trials, scores.search_scores(loaded.trials, study))
@@ -34,6 +35,7 @@ def table(loaded: LoadedStudy) -> pd.DataFrame:
     reached = best[scores.REACHED].astype(float)
     low = used.mul((reached / best["fresh_examples"].astype(float)).fillna(1.0), axis=0)
     high = low.where(reached.notna() | study.scores_values, np.inf)
+    known = {"bytes_read": _USED["bytes_read"]} if scores.is_shared(best).any() else _USED
 
     def ends(condition: str, field: str) -> Ends:
         own = best[best["condition"] == condition]
@@ -43,7 +45,7 @@ def table(loaded: LoadedStudy) -> pd.DataFrame:
     rows = []
     for condition in study.conditions:
         row, baseline = {"condition": condition.label}, study.baseline_of(condition)
-        for field, (heading, unit) in _USED.items():
+        for field, (heading, unit) in known.items():
             row[heading], ratio = _texts(ends(condition.name, field), ends(baseline, field), unit)
             row[f"{heading}: ratio"] = "1.00" if condition.name == baseline else ratio
         rows.append(row)

@@ -48,11 +48,6 @@ def write(
         "paired.csv": uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study),
         "trials.csv": loaded.trials.assign(path=readable),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    earlier = (out / _PAGE).is_file() and _MADE in (out / _PAGE).read_text(errors="replace")
-    for name in () if earlier else (_PAGE, *frames):
-        if os.path.lexists(out / name):
-            raise InputError(f"{out / name} exists and is not a report's; give another --out")
     drawn = figures.of_study(loaded)
     page = _page(loaded, frames["scores.csv"], frames["paired.csv"], root, *drawn)
     files = {_PAGE: page.encode()}  # the page first, which marks a report
@@ -61,6 +56,11 @@ def write(
         for suffix, options in FORMATS.items():
             files[f"{name}.{suffix}"] = style.rendered(figure, suffix, **options)
             figure.set_layout_engine("none")  # the first format lays out for all
+    out.mkdir(parents=True, exist_ok=True)
+    earlier = (out / _PAGE).is_file() and _MADE in (out / _PAGE).read_text(errors="replace")
+    for name in () if earlier else files:
+        if os.path.lexists(out / name):
+            raise InputError(f"{out / name} exists and is not a report's; give another --out")
     for name, content in files.items():
         records.write_bytes(out / name, content)
     return list(drawn)

@@ -38,10 +38,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import train
-from analysis import bounds, load
+from analysis import bounds, load, scores
 from benchmarks import common
 from configs import catalog, cifar10, problems
 from runs import records
+from runs.study import FRESH_EXAMPLES
 
 FACTOR = 4  # with --where=augment, at every insertion point
 PERIOD, BURST = 64.0, 16.0  # of a bursty input, in steps' time
@@ -143,16 +144,15 @@ def conditions(
 def tuned(directory: pathlib.Path) -> list[Condition]:
     """The conditions of a finished study, no echoing first, with the best trial of each search: the
     fewest fresh examples to the target, or if no trial reached it, the best value."""
-    trials: Any = load.read(directory).trials
-    trials = trials[trials["counted"] & trials["status"].isin(STATUSES[:2])]
+    loaded = load.read(directory)
+    study = dataclasses.replace(loaded.study, score=FRESH_EXAMPLES)
+    best = scores.leaders(loaded.trials, scores.search_scores(loaded.trials, study))
     found = []
-    for label, own in trials.groupby("label", sort=False):
+    for label, own in best.groupby("label", sort=False):
         configs = []
-        for _, search in own.groupby("search"):
-            fresh = search["fresh_examples_to_target"].astype(float)
-            best = fresh.idxmin() if fresh.notna().any() else search["best_value"].idxmax()
-            record = records.read_json(pathlib.Path(search.loc[best, "path"]) / records.CONFIG)
-            configs.append(ConfigDict((record or {})["config"]))
+        for path in own["path"]:
+            record = records.read_json(pathlib.Path(path) / records.CONFIG)
+            configs.append(ConfigDict(record["config"]))
             for name in ("examples_per_second", "augmented_examples_per_second"):
                 configs[-1].upstream[name] = 0.0
         found.append(Condition(str(label), tuple(configs)))

@@ -93,7 +93,7 @@ def tests_by_line(root: pathlib.Path) -> dict[tuple[str, int], list[str]]:
     for name in data.measured_files():
         file = str(pathlib.Path(name).relative_to(root))
         for line, contexts in data.contexts_by_lineno(name).items():
-            called = {c.removesuffix("|run").removesuffix("|setup") for c in contexts}
+            called = {context.rpartition("|")[0] for context in contexts}  # of its phase
             tests[file, line] = sorted(called - {""})
     return tests
 

@@ -55,6 +55,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         config.update(ConfigDict(record["config"]))
     cli.override(config, overrides)
     config.echo.insertion = "none"  # whatever was echoed, nothing is now
+    config.model.ghost_batch_size = 0  # it need not suit the devices: running statistics are used
     mesh, dataset = sharding.make_mesh(config.mesh.data, config.mesh.model), config.dataset
     check.check_devices(config, mesh.shape["data"])
     _, held_out, info = splits.open_splits(dataset)

@@ -21,6 +21,8 @@ def of_study(loaded: LoadedStudy) -> dict[str, Figure]:
     best = scores.best_trials(trials, study)
     curves = load.curves(best, study.target.metric)
     for against in AGAINST:
+        if curves[against].isna().all():
+            continue  # not published, or there is no evaluation yet
         if against == "train_seconds" and scores.is_shared(best).any():
             continue  # these seconds depend on other trials
         name = "best_trial_curves" + ("" if against == "fresh_examples" else f"_by_{against}")

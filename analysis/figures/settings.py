@@ -1,7 +1,6 @@
 """Scores against the setting that a study varies: echo factor, batch size, or shuffle buffer."""
 
 import dataclasses
-import math
 import textwrap
 
 import numpy as np
@@ -111,11 +110,12 @@ def by_setting(
             ideal = None  # one legend entry
         shift = _SHIFT * (place - (len(setting.lines) - 1) / 2)
         _draw_line(axes, label, rows.assign(x=middle + shift), measure, styles[place])
-    if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
-        level, label = table.loc[setting.reference, [f"{measure}_low", "label"]]
-        axes.axhline(
-            level, color=style.COLORS["none"], lw=1.0, ls=style.DOTTED, zorder=0, label=label
-        )
+    if setting.reference:
+        ends = [f"{measure}_low", f"{measure}_high", "label"]
+        level, high, label = table.loc[setting.reference, ends]
+        if level == high:
+            look = {"color": style.COLORS["none"], "lw": 1.0, "ls": style.DOTTED, "zorder": 0}
+            axes.axhline(level, label=label, **look)
     if measure != BEST_VALUE:
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
     axes.set_xlabel(_SETTINGS[setting.name][0])

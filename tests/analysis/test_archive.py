@@ -10,10 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import archive, load
-from runs import cli
+from analysis import archive, figures, load
+from runs import cli, records
 from tests.helpers.runs import ROOT
-from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, run_analysis, write_study
+from tests.helpers.written_studies import (
+    BASELINE,
+    BEFORE,
+    SMALL,
+    TARGET,
+    change,
+    run_analysis,
+    write_study,
+)
 
 RESULTS = ROOT / "results"
 
@@ -42,6 +50,27 @@ def test_packed_studies_read_the_same_and_keep_one_another(tmp_path):
         judged, own = load.read(file, 0.85, name).trials, load.read(directory, 0.85).trials
         seconds = ["seconds_to_target", "seconds_before_target"]
         same_trials(judged.drop(columns=seconds), own.drop(columns=seconds))
+    drawn = figures.of_study(load.read(file, study="other"))
+    assert not [name for name in drawn if "seconds" in name]  # the curves have none
+
+
+def test_a_searched_batch_size_is_published(tmp_path):
+    axis = {"field": "batch_size", "scale": "choice", "values": [20, 40]}
+    values = {("baseline", 0, 0): [0.5, 0.95]}
+    root = write_study(tmp_path / "s", [BASELINE], values, search_space=[axis])
+    config, hparams = (root / "baseline/0/0" / name for name in (records.CONFIG, records.HPARAMS))
+    change(config, config=records.read_json(config)["config"] | {"batch_size": 20})
+    change(hparams, hparams={"batch_size": 20})
+    assert run_analysis(root, f"--pack={tmp_path}") == 0
+    for place in (root, tmp_path / archive.TRIALS):
+        assert load.read(place).trials["batch_size"].tolist() == [20]
+
+
+def test_trials_without_an_evaluation_are_not_published(tmp_path, capsys):
+    root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): ([], "diverged")})
+    assert run_analysis(root, f"--pack={tmp_path / 'out'}") == 2
+    assert str(root) in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("number", [3, 59, 60, 61, 400])

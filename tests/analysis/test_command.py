@@ -80,6 +80,7 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/study/..",), "{tmp}/study"),
         (("{tmp}/without",), "study.json"),
         (("{tmp}/study", "--out={tmp}/other"), "{tmp}/other/trials.csv"),
+        (("{tmp}/study", "--out={tmp}/figure"), "{tmp}/figure/best_trial_curves.png"),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, named):
@@ -88,16 +89,18 @@ def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, named):
             write_study(tmp_path / name, [BASELINE], {("baseline", 0, 0): [0.95]})
         write_study(tmp_path / "empty", [BASELINE], {})
         (tmp_path / "without" / "study.json").unlink()
-        for name, file, content in (("broken", "study.json", "{"), ("other", "trials.csv", "mine")):
-            (tmp_path / name).mkdir()
-            (tmp_path / name / file).write_text(content)
+        files = {"broken/study.json": "{", "other/trials.csv": "mine"}
+        for name, content in (files | {"figure/best_trial_curves.png": "mine"}).items():
+            (tmp_path / name).parent.mkdir()
+            (tmp_path / name).write_text(content)
     assert run_analysis(*(word.format(tmp=tmp_path) for word in arguments)) == 2
     printed = capsys.readouterr()
     assert named.format(tmp=tmp_path) in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert not [*tmp_path.rglob("report")]
-    assert all(path.read_text() == "mine" for path in tmp_path.rglob("trials.csv"))
+    for path in (*tmp_path.rglob("trials.csv"), *tmp_path.rglob("*.png")):
+        assert path.read_text() == "mine"
 
 
 EVIL = "<img src=http://evil/a> ![x](http://evil/b) [x](http://evil/c) "

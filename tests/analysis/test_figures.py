@@ -211,6 +211,14 @@ def test_points_are_at_the_scores_and_ideals_at_the_baseline_over_e(tmp_path):
     assert {"before augmentation", "ideal: baseline / e", "echo factor e"} <= strings(figure)
 
 
+def test_a_reference_that_is_only_bounded_has_no_line(tmp_path):
+    loaded, _, table = analyzed(study_of(tmp_path / "s", SHUFFLE))
+    for bounded in (False, True):
+        table.loc[table["condition"] == "baseline", "fresh_examples_high"] += bounded
+        figure = figures.by_setting(table, varied_setting(loaded.study), loaded.study)
+        assert ("no echoing" in strings(figure)) == (not bounded)
+
+
 def test_best_values_by_factor_are_in_view(tmp_path):
     conditions = [BASELINE, *(setting(f"e{e}", BEFORE_E, e, 50) for e in (2.0, 4.0))]
     values = {("baseline", 0, 0): [0.8], ("baseline", 1, 0): [0.82], ("e2.0", 0, 0): [0.85]}

@@ -332,6 +332,7 @@ def test_trials_with_the_same_seeds_in_one_condition_form_no_pairs(small):
 def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(small, sharing):
     loaded, _, alone = analyzed(small)
     assert "*" not in tables.text(loaded, alone)
+    assert {"MB read", "seconds", "core seconds"} <= set(costs.table(loaded))
     assert alone["seconds_ratio_count"].tolist() == [2, 2]
     for path in small.glob("before_e2/*/*/hparams.json"):
         change(path, **sharing)
@@ -342,6 +343,7 @@ def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(s
     assert table["ratio_count"].tolist() == [2, 2]
     assert "marked *" in " ".join(caveats.find(loaded))
     assert "best_trial_curves_by_train_seconds" not in figures.of_study(loaded)
+    assert list(costs.table(loaded)) == ["condition", "MB read", "MB read: ratio"]
 
 
 @pytest.mark.parametrize(("place", "counts"), [("0/3", [2, 2]), ("1/1", [0, 0])])

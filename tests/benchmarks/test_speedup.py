@@ -2,15 +2,13 @@
 
 import dataclasses
 import re
-import types
 
 import numpy as np
-import pandas
 import pytest
 
 from benchmarks import speedup
 from benchmarks.speedup import Plan, Steady
-from runs import records
+from tests.helpers.written_studies import BASELINE, BEFORE, TARGET, write_study
 
 PLAN = Plan(ratio=6.0, seeds=2)
 
@@ -96,24 +94,22 @@ def test_a_small_run_prints_a_row_per_condition(flags, capsys):
     assert np.all([float(value) > 0 for _, value in rows])
 
 
-def test_a_study_tunes_each_search(tmp_path, monkeypatch):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_study_tunes_each_search(sign, tmp_path):
     """The fewest fresh examples to the target, or the best value; never a trial that diverged."""
-    trials = pandas.DataFrame(
-        [
-            ("e = 2", "reached", 900, 0.97, 0.1),
-            ("e = 2", "reached", 800, 0.97, 0.2),
-            ("e = 2", "diverged", None, 0.99, 0.3),
-            ("none", "exhausted", None, 0.90, 0.4),
-            ("none", "exhausted", None, 0.95, 0.5),
-        ],
-        columns=["label", "status", "fresh_examples_to_target", "best_value", "rate"],
-    ).assign(search=0, counted=True, path=lambda rows: [tmp_path / str(r) for r in rows["rate"]])
-    for trial in trials.itertuples():
-        config = speedup.configuration(PLAN, "")
-        config.optimizer.learning_rate = trial.rate
-        config.echo.insertion = "none" if trial.label == "none" else "before_augmentation"
-        trial.path.mkdir()
-        records.write_json(trial.path / "config.json", {"config": config.to_dict()})
-    monkeypatch.setattr(speedup.load, "read", lambda _: types.SimpleNamespace(trials=trials))
-    rates = {c.label: c.config.optimizer.learning_rate for c in speedup.tuned(tmp_path)}
-    assert list(rates.items()) == [("none", 0.5), ("e = 2", 0.2)]
+    values = {("before_e2", 0, 0): [0.1, 0.2, 0.9], ("before_e2", 0, 1): [0.1, 0.9]}
+    values |= {("before_e2", 0, 2): ([0.8], "diverged")}
+    values |= {("baseline", 0, 0): [0.5, 0.6], ("baseline", 0, 1): [0.5, 0.7]}
+    values |= {("baseline", 1, 0): [0.5, 0.8], ("baseline", 1, 1): [0.5, 0.7]}
+    for place, own in values.items():
+        own, *status = own if isinstance(own, tuple) else (own,)
+        values[place] = [sign * value for value in own], *(status or [None])
+    target = TARGET | {"value": sign * 0.9, "mode": "above" if sign > 0 else "below"}
+    config = {"batch_size": 10, "upstream": {"examples_per_second": 9.0}}
+    conditions = [BEFORE, BASELINE]
+    write_study(tmp_path / "s", conditions, values, target=target, resolved_config=config)
+    none, echoed = speedup.tuned(tmp_path / "s")
+    assert (none.label, echoed.label) == ("no echoing", "before augmentation, e = 2")
+    rates = [[c.optimizer.learning_rate for c in side.configs] for side in (none, echoed)]
+    assert rates == [[0.02, 0.01], [0.02]]
+    assert not any(none.config.upstream.values())

@@ -14,6 +14,7 @@ from models.resnet import CifarResNet
 from runs import cli, records, trial_records, workdirs
 from tests.helpers.runs import RESNET, mini, refusal, stop_at
 from training.step import Program
+from workloads import networks
 
 
 @pytest.fixture
@@ -52,14 +53,15 @@ def test_the_best_checkpoint_is_evaluated_on_both_splits_and_exported(finished, 
 
 
 def test_an_evaluation_needs_nothing_of_training(finished):
-    """Neither a slow upstream, nor decisions that were replayed, nor a buffer's memory, nor a
-    horizon, which may be less than one batch."""
+    """Neither a slow upstream, nor decisions that were replayed, nor a buffer's memory, nor ghost
+    batches of other devices, nor a horizon, which may be less than one batch."""
     record = records.read_json(finished / records.CONFIG)
     config = record["config"]
     config["upstream"] |= {"latency_seconds": 1000.0}
     config["echo"] |= {"insertion": "before_augmentation", "policy": "auto"}
     config["echo"] |= {"replay": "moved/echo_decisions.jsonl", "shuffle_buffer": 50_000}
     config["optimizer"]["schedule"]["horizon_fresh_examples"] = 16
+    config["model"]["ghost_batch_size"] = 12
     records.write_json(finished / records.CONFIG, record)
     assert evaluate(finished) == cli.OK
 
@@ -104,6 +106,27 @@ def test_a_metric_that_is_not_finite_is_recorded_as_null(finished, monkeypatch):
     monkeypatch.setattr(Program, "evaluate", overflowing)
     assert evaluate(finished) == cli.OK
     assert records.read_json(finished / records.EVALUATION)["splits"]["test"]["perplexity"] is None
+
+
+MINE = """
+from configs import cifar10
+from workloads import networks
+
+networks.add("mine_alone")(networks.cifar_resnet)
+get_config = cifar10.get_config
+"""
+
+
+def test_a_file_of_ones_own_that_adds_the_network_is_given(finished, tmp_path, capsys):
+    record = records.read_json(finished / records.CONFIG)
+    record["config"]["model"]["name"] = "mine_alone"
+    records.write_json(finished / records.CONFIG, record)
+    assert "mine_alone" in refusal(train.main, [f"--evaluate={finished}"], capsys)
+    (tmp_path / "mine.py").write_text(MINE)
+    words = [f"--evaluate={finished}", f"--config={tmp_path / 'mine.py'}"]
+    assert cli.guarded(train.main, words) == cli.OK
+    for names in (networks.SMALL, networks.LARGE):
+        del names["mine_alone"]
 
 
 def _without_its_best(workdir):
