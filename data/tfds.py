@@ -64,7 +64,8 @@ def builder(name: str, data_dir: str) -> Any:
         opened = tfds.builder(name, data_dir=directory)
         prepared, why = opened.is_prepared(), ""
     except Exception as error:  # TFDS passes on anything that reading the description raises
-        opened, prepared, why = None, False, f" ({reason(error)})"
+        unknown = isinstance(error, tfds.core.DatasetNotFoundError)  # it lists those of TFDS
+        opened, prepared, why = None, False, "" if unknown else f" ({reason(error)})"
     if not prepared:
         raise SourceError(
             f"data set {name!r} is not prepared in {directory}{why}; prepare it with TFDS as "
