@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from runs.signals import STOPS
+
 # Examples that a worker decodes at a time, and those that it only augments, for which a loop waits.
 WORKER_CHUNK, STORED_CHUNK = 64, 32
 
@@ -137,7 +139,7 @@ class Workers:
         for name, array in like.items():
             layout.append((name, array.dtype.str, (n, *array.shape[1:]), end))
             end += -(-n * array[0].nbytes // _ALIGNED) * _ALIGNED
-        size = 1 << max(_MIN_BLOCK, end - 1).bit_length()
+        size = 1 << (max(_MIN_BLOCK, end) - 1).bit_length()
         free = self._free[size]
         try:
             offset, memory = free.pop()
@@ -215,8 +217,12 @@ def _serve(sockets: Sequence[socket.socket], file: int, program_bytes: int) -> N
     def block(offset: int, size: int) -> np.ndarray:
         return np.frombuffer(mmap.mmap(file, size, offset=offset), np.uint8)
 
+    poll = select.poll()  # which, unlike select, takes descriptors of any number
+    for ours in sockets:
+        poll.register(ours, select.POLLIN)
     while True:
-        requests = select.select(sockets, [], [])[0][0]
+        ready = {number for number, _ in poll.poll()}
+        requests = next(x for x in sockets if x.fileno() in ready)
         try:
             given = socket.recv_fds(requests, _MESSAGE_BYTES, 1, socket.MSG_DONTWAIT)
         except BlockingIOError:  # another worker was first
@@ -266,7 +272,8 @@ def _pickled(error: Exception) -> bytes:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the process that reads; this one follows
+    # What reaches a whole job is for the process that reads; this one follows it.
+    for number in (signal.SIGINT, signal.SIGHUP, *STOPS):
         signal.signal(number, signal.SIG_IGN)
     urgent, ahead, file, program_bytes = map(int, sys.argv[1:])
     threading.current_thread().name = "worker"

@@ -21,7 +21,7 @@ from pipeline.augment import host_augmentation
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch, Examples, use_this_thread
 from pipeline.streams import FixedPolicy
-from runs import cli, records
+from runs import cli, processes, records
 from training import check, sharding
 from training.step import Program, Task, program
 from training.transfer import Transfer, stream_devices
@@ -126,6 +126,7 @@ def examples_in_worker(
     """In a worker process: the examples of a stream, augmented or not, as `key` says. The user's
     own configuration files may add workloads."""
     use_this_thread()
+    processes.check_devices()  # and JAX's settings, which a run may not take from the environment
     for path in own_files:
         cli.load_module(path)
     (stream, augmented), config_ = key, ConfigDict(config)

@@ -14,6 +14,7 @@ import pytest
 from data.sources import DatasetInfo, RecordError
 from pipeline import build, workers
 from runs import cli
+from runs.signals import STOPS
 from tests.helpers.runs import (
     HANGS,
     assert_equal_runs,
@@ -106,6 +107,16 @@ def test_a_killed_worker_is_an_error(at_work):
         process.wait()
     with pytest.raises(workers.WorkerError, match="SIGKILL"):
         asked_without_end(one, 1, [1])
+
+
+def test_a_signal_to_a_whole_job_ends_no_worker(pool):
+    asked(pool, 1, range(14, 400))
+    for process in pool._processes:
+        for number in (signal.SIGINT, signal.SIGHUP, *STOPS):
+            process.send_signal(number)
+    for _ in range(9):
+        assert same(asked(pool, 1, [3]), Squares(1).stacked_items([3]))
+    assert {process.poll() for process in pool._processes} == {None}
 
 
 def test_an_interrupted_request_is_not_answered_to_the_next(pool):
@@ -206,8 +217,11 @@ def test_a_system_without_memory_for_workers_refuses_them(monkeypatch):
 @pytest.mark.parametrize(
     "number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 20))]
 )
-def test_batches_and_states_of_a_run_are_those_of_threads(number):
-    """Under settings drawn at random; continued from each state, too."""
+def test_batches_and_states_of_a_run_are_those_of_threads(number, monkeypatch):
+    """Under settings drawn at random, whatever JAX is told in the environment; continued from each
+    state, too."""
+    for name, value in {"ENABLE_X64": "1", "DEFAULT_PRNG_IMPL": "rbg"}.items():
+        monkeypatch.setenv(f"JAX_{name}", value)
     rng = random.Random(number)
     insertion = ("before_augmentation", "none", "after_augmentation", "after_batching")[number % 4]
     fields = {
