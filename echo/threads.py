@@ -39,17 +39,21 @@ def done_within(seconds: float | None, future: Future) -> bool:
 
 
 class DaemonPool:
-    """A fixed number of daemon threads that run calls in order of submission."""
+    """A fixed number of daemon threads that run calls in order of submission.
+
+    Attributes:
+        close: ends each thread after the calls submitted so far that are not cancelled, as the end
+            of the pool itself does.
+    """
 
     def __init__(self, num_threads: int):
         self._calls = calls = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=_serve, args=(calls,), name=f"echo-read-{i}", daemon=True)
-            for i in range(num_threads)
-        ]
-        for thread in self._threads:
+        for i in range(num_threads):
+            name = f"echo-read-{i}"
+            thread = threading.Thread(target=_serve, args=(calls,), name=name, daemon=True)
             thread.start()
             _POOL_THREADS[thread] = calls
+        self.close = weakref.finalize(self, _end, calls, num_threads)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future:
         future: Future = Future()
@@ -58,10 +62,10 @@ class DaemonPool:
             future.cancel()
         return future
 
-    def close(self) -> None:
-        """Ends each thread after the calls submitted so far that are not cancelled."""
-        for _ in self._threads:
-            self._calls.put(None)
+
+def _end(calls: queue.SimpleQueue, num_threads: int) -> None:
+    for _ in range(num_threads):
+        calls.put(None)
 
 
 _POOL_THREADS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # thread -> its queue

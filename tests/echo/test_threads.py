@@ -1,13 +1,18 @@
 """Threads that read: how a program ends while they do."""
 
+import gc
 import math
 import os
 import threading
+import time
 from concurrent.futures import Future
 
+import numpy as np
 import pytest
 
+import echo
 from echo import threads
+from tests.helpers.echo_parents import THREADS, parent_of
 from tests.helpers.runs import HANGS, run_python
 
 WAITING = """
@@ -36,6 +41,19 @@ started.wait()
 def test_a_thread_that_waits_for_a_call_that_has_not_begun_does_not_delay_the_end():
     ended = run_python(["-c", WAITING, str(HANGS)])
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+def test_iterators_that_are_dropped_leave_no_thread():
+    stage = echo.EchoIterDataset(parent_of("map", 40)[0], factor=2, read_options=THREADS)
+    before = threading.active_count()
+    for iterable in (stage, echo.auto([np.arange(4)] * 9), stage):
+        next(iter(iterable))
+    del iterable
+    deadline = time.monotonic() + HANGS
+    while threading.active_count() > before and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("seconds", [1e12, math.inf, None])
