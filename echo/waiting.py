@@ -83,12 +83,19 @@ class Watched:
         stands still during steps, and high if it works on."""
         steps = max(1, self.steps)
         # A loader that works during steps takes a whole step of the loop, one that stands still
-        # only the wait. After a replay the former has a batch ready, the latter does not.
+        # only the wait.
         low, high = self._waited / steps, self.seconds / steps
-        if self._wait_after and low:
-            stands_still = statistics.median(self._wait_after) / low > 0.5
-            return (low, low) if stands_still else (high, high)
-        return low, high
+        return {True: (low, low), False: (high, high), None: (low, high)}[self._stands_still]
+
+    @property
+    def _stands_still(self) -> bool | None:
+        """Whether the loader stands still during steps; None if unknown."""
+        if self.workers == 0:  # of PyTorch
+            return True
+        if not (self._wait_after and self._waited):
+            return None
+        # After a replay, a loader that works during steps has a batch ready.
+        return statistics.median(self._wait_after) > self._waited / self.steps / 2
 
     @property
     def ratio(self) -> tuple[float, float]:
@@ -139,14 +146,15 @@ class Watched:
         ]
         if keeps_up:
             lines.append("Nothing to gain: the loader keeps up.")
-        elif self.factor == 1:
+        elif self.factor == 1 and self._stands_still:
             lines.append("Read ahead, since the loader stands still during steps: num_workers=1.")
-        else:
-            if self.workers is not None and (idle := self.idle_cores or 0) >= 1:
-                more = min(math.ceil((self.workers or 1) * (self.ratio[1] - 1)), int(idle))
-                lines.append(
-                    f"First try num_workers={self.workers + more}: {idle:.1f} cores are idle."
-                )
+        elif self.workers is not None and (idle := self.idle_cores or 0) >= 1:
+            enough = math.ceil((self.workers or 1) * self.ratio[1])
+            workers = min(enough, self.workers + int(idle))
+            lines.append(f"First try num_workers={workers}: {idle:.1f} cores are idle.")
+        elif self.factor == 1:
+            lines.append("Little to gain: a batch takes hardly longer to load than to train on.")
+        if self.factor > 1:
             saved = [max(0.0, share) for share in self.saved]
             hours = [share * self.seconds for share in saved]
             lines.append(

@@ -130,6 +130,27 @@ def test_the_box_has_at_most_six_lines_and_begins_with_the_wait(clock, capsys):
     assert "80%" in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "ahead", "workers", "idle", "named"),
+    [
+        (0.8, False, 0, 4, "num_workers=1."),  # then it keeps up
+        (2.9, False, 0, 4, "num_workers=3:"),
+        (2.9, False, 0, 2, "num_workers=2:"),
+        (1.2, True, 2, 4, "num_workers=3:"),
+        (1.2, True, 2, 0, "Little"),
+        (2.9, True, 2, 9, "num_workers=6:"),
+    ],
+)
+def test_the_box_says_what_to_do(clock, monkeypatch, ratio, ahead, workers, idle, named):
+    monkeypatch.setattr(waiting.Watched, "idle_cores", idle)
+    loader = Loader(clock, 1000, 0.01 * ratio, ahead)
+    loader.num_workers = workers
+    for replay in (16, 0) if workers == 0 else (16,):  # of others one cannot know how they work
+        box = str(trained(loader, clock, 0.01, replay)[0])
+        assert named in box
+        assert ("factor 3" in box) == (ratio > 2)
+
+
 def test_all_else_is_that_of_the_loader(clock):
     loader = Loader(clock, 7, 0.0)
     loader.state_dict = lambda: {"position": 3}
