@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -104,7 +105,9 @@ def on_a_copy(step_fn: Callable[[Any, Any], Any], model: Any) -> Callable[[Any],
 
     def form(tree: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
-        return structure, [x.shape if isinstance(x, jax.Array) else id(x) for x in leaves]
+        # A count of steps may be a number first, and an array of JAX from the first step on.
+        kinds = jax.Array, numbers.Number
+        return structure, [np.shape(x) if isinstance(x, kinds) else id(x) for x in leaves]
 
     def step(batch: Any) -> Any:
         nonlocal state
