@@ -8,7 +8,6 @@ The thread that reads an item sends it, once, so that whoever asks for a batch w
 a gather. The host tracks which item is in which row; items and batches are on the device.
 """
 
-import copy
 import dataclasses
 import functools
 import math
@@ -95,13 +94,6 @@ class DeviceStore:
         self._stored: Any = None  # leaves [rows, *_in_row]
         # Items of an iterator, which come one at a time, as (leaves, numbers, rows), not sent yet.
         self._waiting: list[tuple[list[np.ndarray], np.ndarray, np.ndarray]] = []
-
-    def emptied(self) -> "DeviceStore":
-        """An empty store for the same items, with memory of its own."""
-        other = copy.copy(self)
-        rows = other._rows = RowAllocator()
-        other.take, other.drop, other._stored, other._waiting = rows.take, rows.drop, None, []
-        return other
 
     def prepare(self, items: Any) -> None:
         """Compiles for items like the stacked `items`; otherwise the first ones wait for it."""

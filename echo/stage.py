@@ -100,11 +100,8 @@ class _EchoStage(grain.IterDataset):
             else:
                 ancestors += dataset.parents
 
-    def device_store(self, num_items: int | None) -> "DeviceStore | None":
-        """An empty store on the device for a pass over `num_items` fresh items (None: unknown);
-        None if the host stores the items."""
-        if self.placement == "host":
-            return None
+    def device_store(self, num_items: int | None) -> "DeviceStore":
+        """An empty store on the device for a pass over `num_items` fresh items (None: unknown)."""
         from echo.device import DeviceStore
 
         make = self.placement if callable(self.placement) else DeviceStore
@@ -254,9 +251,10 @@ class _EchoIterator(grain.DatasetIterator):
         self._dataset = dataset
         parent, options = dataset._parent, dataset.read_options
         num_items = len(parent) if isinstance(parent, grain.MapDataset) else None
-        order, new_store = dataset.new_order(num_items), ItemStore
-        if on_device := dataset.device_store(num_items):
-            new_store = on_device.emptied
+        order, new_store, send = dataset.new_order(num_items), ItemStore, None
+        if dataset.placement != "host":
+            new_store = functools.partial(dataset.device_store, num_items)
+            send = new_store().send
         elif dataset.batch_size is not None:  # items are read and stored in chunks
             rows = order.max_pending(dataset.batch_size + CHUNK_ITEMS)
             new_store = functools.partial(ArrayStore, rows)
@@ -267,7 +265,7 @@ class _EchoIterator(grain.DatasetIterator):
                 options.num_threads,
                 options.prefetch_buffer_size,
                 stacked=dataset.batch_size is not None,
-                send=on_device and on_device.send,
+                send=send,
             )
         else:
             iterator = iter(parent)

@@ -168,7 +168,8 @@ def examples_of(config: ConfigDict, source: Source, workload: Any, stream: int =
     """The examples of a stream, read and decoded."""
     order: Any = FreshOrder(config.budget.fresh_examples, stream, config.echo.streams)
     if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
-        order = Passes.of(config, len(source))
+        passes, seed = config.dataset.spaced_epochs, config.seed.data
+        order = Passes(config.budget.fresh_examples, len(source), passes, seed)
     decode, skip = _training_decode(config, workload), config.dataset.damaged == "skip"
     return Examples(source, config.seed.data, order, decode, skip=skip)
 

@@ -9,15 +9,14 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-from ml_collections import ConfigDict
 
 
 class Passes:
     """The order of the k*N copies of N fresh examples, in passes over n examples each.
 
     The first n examples come in their own order, then k - 1 times in other orders, then the next n
-    examples, and so on. The last group may be shorter. For `pipeline.map_datasets.Read` it is what
-    a FreshOrder is.
+    examples, and so on. The last group may be shorter. `pipeline.map_datasets.Examples` takes it
+    in place of a FreshOrder.
 
     Args:
         num_fresh: N.
@@ -30,12 +29,6 @@ class Passes:
         self._num_fresh, self._pass_length = num_fresh, pass_length
         self._passes, self._seed = passes, seed
         self._order = functools.lru_cache(maxsize=4)(self._drawn_order)
-
-    @classmethod
-    def of(cls, config: ConfigDict, num_examples: int) -> "Passes":
-        """The order of a run over a data set of `num_examples` examples."""
-        times, seed = config.dataset.spaced_epochs, config.seed.data
-        return cls(config.budget.fresh_examples, num_examples, times, seed)
 
     def __len__(self) -> int:
         return self._passes * self._num_fresh

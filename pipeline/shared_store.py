@@ -32,14 +32,9 @@ class SharedStore:
     """
 
     def __init__(self, workers: Workers, first: Arrays, rows: int, batch_size: int | None = None):
-        self._arguments = workers, first, rows
         self._place, self._arrays, _ = workers.empty(first, rows)
         self._rows = RowAllocator()
         self.take, self.drop = self._rows.take, self._rows.drop
-
-    def emptied(self) -> "SharedStore":
-        """An empty store for the same items."""
-        return SharedStore(*self._arguments)
 
     def send(self, fresh: np.ndarray, items: Stacked) -> Stacked:
         return items
