@@ -119,20 +119,21 @@ class AutoOrder:
         return int(self.stored[0].min(initial=self.admitted))
 
     def get_state(self) -> dict[str, Any]:
-        # Training asks before each batch. A list takes long to make, and half of the bytes less.
-        near = (self._here() - self.stored).astype(np.int32)
-        stored = base64.b64encode(near.tobytes()).decode()
+        # Training asks before each batch: small numbers take few bytes, and bytes little time.
+        items, emitted, last = self.stored
+        near = np.diff(items, append=self.admitted), emitted, self.batches - last
+        dtype = np.min_scalar_type(max(int(x.max(initial=0)) for x in near))
+        narrow = base64.b64encode(np.stack(near, dtype=dtype, casting="unsafe"))
+        stored = f"{dtype.str} {narrow.decode()}"
         return {x: getattr(self, x) for x in (*_SETTINGS, *_COUNTS)} | {"stored": stored}
-
-    def _here(self) -> np.ndarray:
-        """The position in the units of `stored`, int64 [3, 1]."""
-        return np.array([[self.admitted], [0], [self.batches]])
 
     def at(self, state: dict[str, Any], num_items: int | None) -> "AutoOrder":
         other = copy.copy(self)
         if not self.batch_size:  # the size is that of the first batch, which has been read there
-            for name in ("shuffle_buffer", "batch_size"):
-                setattr(other, name, checked_integer(name, state[name], 0, MAX_BUFFER))
+            other.batch_size = checked_integer("batch_size", state["batch_size"], 0, MAX_BATCH)
+            other.shuffle_buffer = self.shuffle_buffer or checked_integer(
+                "shuffle_buffer", state["shuffle_buffer"], 0, MAX_BUFFER
+            )
         of_state, own = ({x: get(x) for x in _SETTINGS} for get in (state.get, vars(other).get))
         if of_state != own:
             raise ValueError(
@@ -141,8 +142,10 @@ class AutoOrder:
             )
         for name in _COUNTS:
             setattr(other, name, checked_integer(name, state[name], 0, _MAX_ITEMS))
-        near = np.frombuffer(base64.b64decode(state["stored"]), np.int32).reshape(3, -1)
-        other.stored = other._here() - near
+        dtype, _, near = state["stored"].partition(" ")
+        near = np.frombuffer(base64.b64decode(near), dtype).reshape(3, -1).astype(np.int64)
+        items = other.admitted - near[0, ::-1].cumsum()[::-1]
+        other.stored = np.stack([items, near[1], other.batches - near[2]])
         if num_items is not None and other.admitted > num_items:
             raise ValueError(
                 f"{other.admitted} items had been taken when the state was taken, but the parent "

@@ -400,6 +400,16 @@ def test_a_replayed_batch_takes_no_more_copies_than_are_left():
     ]
 
 
+def test_a_state_has_numbers_of_any_size():
+    order = AutoOrder(1000, 8, 0, 4, earlier=lambda batch: 4 * (batch == 0))
+    intake = Arrivals([0] * 8)
+    for _ in range(300):
+        order.next(intake)
+        order.emitted(4)
+    state = json.loads(json.dumps(order.get_state()))
+    assert order.at(state, None).stored.tolist() == order.stored.tolist()
+
+
 @pytest.mark.parametrize("decision", [-1, 5, 4.0, True, np.int64(2)])
 def test_earlier_decisions_are_repeated_if_a_batch_can_have_them(decision):
     iterator = iter(stage(items(40), earlier=lambda batch: [np.int64(4), decision][batch]))
