@@ -144,6 +144,12 @@ class EchoIterable(Iterable[T]):
         self.epoch = iterator.epoch + 1
         return iterator
 
+    def __repr__(self) -> str:
+        kind, order = type(self._parent.iterable).__name__, self._order(0)
+        copies = f"up to {order.max_factor}" if self._read_ahead else order.schedule.factor
+        counts = f"{self.fresh_examples:,} fresh examples, {self.emitted:,} emitted"
+        return f"<echoed {kind}, {copies} copies of each: {counts}>"
+
     def __len__(self) -> int:
         if self._rows or self._read_ahead:
             raise TypeError("how many batches there will be is not known")
@@ -189,7 +195,8 @@ class EchoIterable(Iterable[T]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue from `state`; the items that are pending there are read.
 
-        Nothing is left of a pass whose state was taken at its end: the next one is empty.
+        Nothing is left of a pass whose state was taken at its end: the next one is empty. Over a
+        DataLoader that shuffles without a generator of its own there is a warning.
 
         Raises:
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
@@ -203,6 +210,8 @@ class EchoIterable(Iterable[T]):
         self._order(epoch).at(position, None)  # refuses others before the iterable changes
         iterator = self._begin(epoch)
         iterator.set_state(position)
+        if iterator.order.position and position["parent"]["state"] is None:
+            torch.warn_unseeded(self._parent.iterable)
         self._newest = self._waiting = iterator
         self.epoch, self._counts = epoch, list(counts)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from echo.stores import RowAllocator, Stacked, Structure
+from echo.stores import RowAllocator, Stacked, Structure, loses
 
 _FIRST_BATCHES = 8  # for which there is room at first
 
@@ -57,13 +57,16 @@ class RowStore:
 def rows_of(batch: Any) -> Stacked:
     """The rows of a batch, as arrays and tensors."""
     structure = Structure(batch)
-    leaves = [x.detach() if _is_tensor(x) else np.asarray(x) for x in structure.leaves(batch)]
+    given = structure.leaves(batch)
+    leaves = [x.detach() if _is_tensor(x) else np.asarray(x) for x in given]
     shapes = [tuple(x.shape) for x in leaves]
-    is_object = any(isinstance(x, np.ndarray) and x.dtype.hasobject for x in leaves)
-    if is_object or () in shapes or len({shape[:1] for shape in shapes}) != 1:
+    lost = any(
+        not _is_tensor(x) and loses([x], leaf) for x, leaf in zip(given, leaves, strict=True)
+    )
+    if lost or () in shapes or len({shape[:1] for shape in shapes}) != 1:
         raise TypeError(
             f"a batch has leaves of shapes {shapes}; allowed: arrays or tensors of one leading "
-            "size, or echo whole batches (mix=False, or rebatch=0)"
+            "size, without masks or objects, or echo whole batches (mix=False, or rebatch=0)"
         )
     return Stacked(structure.build(leaves))
 

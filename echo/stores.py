@@ -100,7 +100,7 @@ class Layout:
             else:
                 columns = structure.columns(items)
                 leaves = [_stacked(column) for column in columns]
-            if any(map(_loses, columns, leaves)):
+            if any(map(loses, columns, leaves)):
                 raise ValueError("it has a Python object, a mask, or a string ending in zero bytes")
             specs = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
             if self._structure is not None and specs != self.specs:
@@ -289,7 +289,7 @@ def _stacked(column: list[Any]) -> np.ndarray:
     return np.stack(arrays)
 
 
-def _loses(column: list[Any], stacked: np.ndarray) -> bool:
+def loses(column: list[Any], stacked: np.ndarray) -> bool:
     """Whether `stacked`, the array of the leaves in `column`, does not hold all of them."""
     return stacked.dtype.hasobject or any(
         isinstance(leaf, np.ma.MaskedArray)

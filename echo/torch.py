@@ -85,6 +85,19 @@ def warn_unprepared(iterable: Any) -> None:
         )
 
 
+def warn_unseeded(iterable: Any) -> None:
+    """Warns if a loader without a state draws another order each time that it is read."""
+    sampler = getattr(iterable, "batch_sampler", None) or getattr(iterable, "sampler", None)
+    sampler = getattr(sampler, "sampler", sampler)
+    if getattr(sampler, "generator", iterable) is None:
+        warnings.warn(
+            "a DataLoader that shuffles without a generator is read again from its start in "
+            "another order, so some examples are lost and others repeated; give it "
+            "generator=torch.Generator().manual_seed(epoch), seeded so before each pass",
+            stacklevel=3,
+        )
+
+
 def parts_with_epochs(iterable: Any) -> list[Any]:
     """What has a `set_epoch`: the iterable, and what samples for a PyTorch loader."""
     batch_sampler = getattr(iterable, "batch_sampler", None)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import re
 import threading
 import tracemalloc
 
@@ -90,6 +91,18 @@ def test_it_emits_what_the_schedule_says(factor, buffer, seed, n):
         assert iterator.fresh_examples == schedule.admitted(position, n)
         assert next(iterator) == item
     assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize(
+    ("echoed", "words"),
+    [
+        (echo_iterable(Loader(6), "3/2"), ("Loader", "3/2", "6", "9")),
+        (auto(Loader(6), max_factor=1, mix=False), ("Loader", "1", "6", "6")),
+    ],
+)
+def test_an_echoed_iterable_says_what_it_echoes_and_how_far_it_is(echoed, words):
+    list(echoed)
+    assert re.findall(r"\bLoader|[\d/]+", repr(echoed)) == [*words]
 
 
 class Stateful:

@@ -217,6 +217,7 @@ def test_an_empty_loader_has_no_batches():
         ([(np.zeros(4), np.zeros(3))], TypeError),
         ([{"x": np.zeros(4), "name": "a"}], TypeError),
         ([np.asarray([None] * 4)], TypeError),
+        ([np.ma.masked_less(np.arange(4), 2)], TypeError),  # the mask would be lost
         (3, TypeError),
     ],
 )
@@ -237,8 +238,10 @@ def test_an_error_of_the_loader_comes_through():
 def test_a_state_of_other_settings_is_refused():
     batches = echo.auto(Loader(4), max_factor=2)
     next(iter(batches))
-    with pytest.raises(ValueError, match="max_factor"):
-        echo.auto(Loader(4), max_factor=3).load_state_dict(batches.state_dict())
+    for field, value in {"max_factor": 3, "buffer": 5}.items():
+        others = echo.auto(Loader(4), **{"max_factor": 2, field: value})
+        with pytest.raises(ValueError, match=field):
+            others.load_state_dict(batches.state_dict())
 
 
 @pytest.mark.extras

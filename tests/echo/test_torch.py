@@ -160,6 +160,30 @@ def test_an_epoch_reaches_the_sampler_of_a_loader_also_in_a_resumed_pass(loader,
     assert head + numbers(resumed) == orders[2]
 
 
+@pytest.mark.parametrize(
+    ("sampler", "generator", "warned"),
+    [
+        (None, None, 1),
+        (None, torch.Generator(), 0),
+        (torch.utils.data.SequentialSampler(range(50)), None, 0),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda x: echo.echo_iterable(x, 2), echo.auto])
+def test_resuming_over_a_loader_that_shuffles_unseeded_warns(make, sampler, generator, warned):
+    loader = torch.utils.data.DataLoader(
+        range(50), 5, shuffle=sampler is None, sampler=sampler, generator=generator
+    )
+    echoed, resumed = make(loader), make(loader)
+    start = echoed.state_dict()
+    next(iter(echoed))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        resumed.load_state_dict(start)  # of which no item has been read
+        assert not caught
+        resumed.load_state_dict(echoed.state_dict())
+    assert [w.filename for w in caught] == [__file__] * warned
+
+
 class Shares(torch.utils.data.IterableDataset):
     """Each worker reads its share."""
 
