@@ -64,10 +64,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     needed, others = {"--config", "--workdir"}, set[str]()
     if arguments.evaluate or arguments.check_data:
         needed = {"--evaluate"} if arguments.evaluate else {"--check-data", "--config"}
-        if arguments.evaluate and arguments.config:
-            cli.load_module(arguments.config)  # it may add the run's workload or network
-            needed |= {"--config"} if cli.OWN_FILES else set()
-        others = {flag for flag in flags - needed if not flag.startswith("--config.")}
+        others = {flag for flag in flags - needed if not flag.startswith("--config")}
     if others or needed - flags:
         missing, omit = ", ".join(sorted(needed - flags)), ", ".join(sorted(others))
         parser.error(f"give {missing}" if missing else f"omit {omit}: nothing is trained")
@@ -124,6 +121,8 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     """Runs the command; returns its exit code."""
     arguments, overrides = parse(argv)
     if arguments.evaluate:
+        if arguments.config:
+            cli.load_module(arguments.config)  # which may add the run's network or workload
         return _evaluate(arguments.evaluate, overrides)
     config, _ = cli.load_config(arguments.config, overrides)
     if arguments.check_data:
@@ -131,8 +130,7 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     processes.initialize()
     progress = Progress(quiet=not processes.is_first())
     before = records.intact_result(arguments.workdir)
-    root, mirror = arguments.workdir.absolute(), arguments.mirror
-    tools = tracking.Tools(arguments.tracker, arguments.profile, mirror, root)
+    tools = tracking.Tools(arguments.tracker, arguments.profile, arguments.mirror)
     result = train(config, arguments.workdir, progress, on_step=on_step, tools=tools)
     if result["status"] == "failed" and not processes.is_first():
         write(f"process {jax.process_index()}: {result['error']}", sys.stderr)

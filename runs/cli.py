@@ -154,11 +154,13 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
 
 
 def _describe_fields(parser: Parser, argv: Sequence[str]) -> None:
-    """Adds every field to the help of a command, with its value in the file that it is given."""
-    flag = "".join(word.partition("=")[2] for word in argv if word.startswith("--config="))
+    """Adds every field to the help of a command, with its value in the file of --config=FILE."""
+    flags = [word.partition("=")[2] for word in argv if word.startswith("--config=")]
+    flag = "".join(flags[-1:])
     config = load_config(flag)[0] if flag else base.get_config()
     parser.usage = "%(prog)s --FLAG=VALUE ... --config.FIELD=VALUE ..."
-    group = parser.add_argument_group(f"fields, as they are in {flag or 'most files'}")
+    title = f"fields, now as in {flag or 'configs/base.py, from which all files start'}"
+    group = parser.add_argument_group(title)
     for field in sorted(base.FIELDS, key=lambda field: not field.name.startswith("echo.")):
         text = f"{field.help}; allowed: {field.allowed} (now {nested(config, field.name)!r})"
         group.add_argument(f"--config.{field.name}", metavar="VALUE", help=text.replace("%", "%%"))

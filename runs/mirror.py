@@ -33,7 +33,7 @@ class Mirror:
         root: the directory of the run or study that the mirror belongs to.
         url: where its copy is.
         directory: what to copy, `root` or below it; its copy is at the same place below `url`.
-        say: called with a warning when a copy fails; the next checkpoint tries it again.
+        say: called with a warning when a copy fails.
     """
 
     def __init__(
@@ -46,15 +46,21 @@ class Mirror:
         self.saved()
 
     def saved(self) -> None:
+        self._update("the next checkpoint tries it again")
+
+    def close(self) -> None:
+        self._update(f"{self._directory} is complete; start the same command again to copy it")
+
+    def _update(self, advice: str) -> None:
         try:
-            self.close()
-        except InputError:
+            self._copy()
+        except InputError:  # it is another's
             raise
         except Exception as error:  # of any driver
             reason = records.plain(f"{type(error).__name__}: {error}")
-            self._say(f"warning: {self._url} is not up to date ({reason}); it is tried again")
+            self._say(f"warning: {self._url} is not up to date ({reason}); {advice}")
 
-    def close(self) -> None:
+    def _copy(self) -> None:
         """Copies what has changed: mirror.json, records, checkpoints, and last results."""
         with workdirs.held(self._root / f".{records.LOCK}", wait=True):  # of all launches
             if not (self._root / records.MIRROR).exists():
@@ -69,7 +75,7 @@ class Mirror:
             try:
                 status = source.stat()
                 version = status.st_size, status.st_mtime_ns
-                large = status.st_size > _LARGE and ".json" not in path
+                large = status.st_size > _LARGE and "/arrays/" in path
                 known = large and path not in self._copied and filesystem.exists(copy)
                 there = filesystem.size(copy) if known else None
                 if self._copied.get(path) != version and there != status.st_size:

@@ -180,13 +180,16 @@ class Profile:
     by `jax.profiler.TraceAnnotation`, which costs next to nothing while no trace is taken.
     """
 
-    def __init__(self, workdir: pathlib.Path, start: int, stop: int):
+    def __init__(self, workdir: pathlib.Path, start: int, stop: int, say: Callable[[str], None]):
         self._directory, self._steps = workdir / records.PROFILE, range(start, stop)
-        self._tracing = False
+        self._say, self._tracing = say, False
+        self._traced: bool | None = None  # None before the first step
 
     def step(self, step: int) -> None:
         """The run is about to take a step; the first one is 1."""
-        if (step in self._steps) == self._tracing:
+        inside = step in self._steps
+        self._traced = self._traced or inside
+        if inside == self._tracing:
             return
         self._tracing = not self._tracing
         if self._tracing:
@@ -197,4 +200,7 @@ class Profile:
             jax.profiler.stop_trace()
 
     def close(self) -> None:
+        if self._traced is False:
+            steps = f"{self._steps.start}:{self._steps.stop}"
+            self._say(f"warning: no step of --profile={steps} was taken, so there is no trace")
         self.step(self._steps.stop)

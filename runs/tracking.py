@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,42 +27,45 @@ class Tools:
         trackers: names in TRACKERS.
         profile: (start, stop), the steps to trace; None for none.
         mirror: URL of a copy of `root`; None for none.
-        root: the directory of the run or study that the flags were given for.
+        root: the directory of the study; None for that of the run.
     """
 
     trackers: tuple[str, ...] = ("tensorboard",)
     profile: tuple[int, int] | None = None
     mirror: str | None = None
-    root: pathlib.Path = pathlib.Path("/")
+    root: pathlib.Path | None = None
 
     def followers(
         self, workdir: pathlib.Path, config: Mapping[str, Any], say: Callable[[str], None]
     ) -> "Followers":
-        """What follows the run in `workdir`, `root` or below it.
+        """What follows the run in `workdir`.
 
         Args:
             config: the run's nested configuration.
             say: called with warnings.
         """
         names = self.trackers if processes.is_first() else ()
-        made = {f"--tracker={n}": TRACKERS[n][0](workdir, self.root, config) for n in names}
-        profile = Profile(workdir, *self.profile) if self.profile else None
+        root = self.root or workdir
+        made = {f"--tracker={n}": TRACKERS[n][0](workdir, root, config) for n in names}
+        profile = Profile(workdir, *self.profile, say) if self.profile else None
         return Followers(made | self._mirror(workdir, say), say, profile)
 
     def copy(self, directory: pathlib.Path, say: Callable[[str], None]) -> None:
-        """Brings the mirror of a directory, `root` or below it, up to date, and waits for it."""
+        """Brings the mirror of a study's or run's directory up to date, and waits for it."""
         Followers(self._mirror(directory, say), say).close()
 
     def check(self, directory: pathlib.Path) -> None:
         """Raises InputError if `directory`, of a run or study that is about to begin or resume,
         cannot have its mirror. Leaves nothing there."""
-        if self.mirror and directory.absolute() == self.root.absolute():
-            mirror.check(self.mirror, self.root)
+        root = (self.root or directory).absolute()
+        if self.mirror and directory.absolute() == root:  # else it is a trial's
+            mirror.check(self.mirror, directory)
 
     def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> dict[str, Any]:
         if not (self.mirror and processes.is_first()):
             return {}
-        return {"--mirror": mirror.Mirror(self.root, self.mirror, directory, say)}
+        root = self.root or directory
+        return {"--mirror": mirror.Mirror(root, self.mirror, directory, say)}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +118,8 @@ def steps_to_profile(text: str) -> tuple[int, int]:
 
 
 class Followers:
-    """Tells what follows a run of its events, each in a thread of its own. A follower that fails is
-    named in a warning, and left out from then on.
+    """Tells what follows a run of its events, each in a thread of its own, but for the profile. A
+    follower that fails is named in a warning, and left out from then on.
 
     A follower has a method for each event that it needs:
     * `start(fresh_examples)`: the run is about to take its first step in this process, at this
@@ -137,13 +141,12 @@ class Followers:
         say: Callable[[str], None],
         profile: Profile | None = None,
     ):
-        self._followers, self._say, self._profile = dict(followers), say, profile
+        self._followers, self._say = {**followers, "--profile": profile}, say
         self._threads = {name: DaemonPool(1) for name in followers}
 
     def step(self, step: int) -> None:
         """The run is about to take a step; the first one is 1."""
-        if self._profile:
-            self._profile.step(step)
+        self._call("--profile", "step", (step,))
 
     def tell(self, event: str, *arguments: Any) -> None:
         """Passes an event on without waiting."""
@@ -152,8 +155,7 @@ class Followers:
 
     def close(self) -> None:
         """Waits for the followers; called once, last."""
-        if self._profile:
-            self._profile.close()
+        self._call("--profile", "close", ())
         # One after the other: the mirror comes last, and copies what the others have written.
         for name, thread in self._threads.items():
             last = thread.submit(self._call, name, "close", ())
@@ -189,8 +191,8 @@ class Recorder:
         self._workdir, self._followers = workdir, followers
         self.active = processes.is_first()
         if self.active:
+            (workdir / records.RESULT).unlink(missing_ok=True)  # before what it covers is cut
             self._metrics = records.LinesWriter(workdir / records.METRICS, keep_bytes)
-            (workdir / records.RESULT).unlink(missing_ok=True)
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record: `step`, `fresh_examples`, `split`, and numbers by name."""
@@ -215,7 +217,8 @@ class Recorder:
         if self.active:
             if result["status"] in records.FINISHED:
                 for path in self._workdir.glob("error*.txt"):
-                    path.unlink()
+                    if re.fullmatch(r"error\d*\.txt", path.name):  # not a user's
+                        path.unlink()
             result = records.write_result(self._workdir, result, self._extent)
             self._followers.tell("end", result)
         return result

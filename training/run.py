@@ -97,7 +97,7 @@ class Run:
         self.counters = Counters()
         self.result: dict[str, Any] | None = None
         self._open = contextlib.ExitStack()  # what a run that has not ended holds
-        tools = tools or tracking.Tools(root=workdir)
+        tools = tools or tracking.Tools()
         with contextlib.ExitStack() as opened:
             # What is refused early is cheap, and nothing is written before all is known to be
             # possible: the data, then the directory, then the rest.

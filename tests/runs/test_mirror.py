@@ -114,13 +114,15 @@ def test_arrays_that_an_earlier_process_has_copied_are_not_copied_again(tmp_path
         put(self, source, target, **options)
 
     monkeypatch.setattr(LocalFileSystem, "put_file", noted)
-    directory(run, checkpoints__5__array="x" * (2**20 + 1), checkpoints__5__small="x")
+    directory(run, checkpoints__5__arrays__large="x" * (2**20 + 1), checkpoints__5__small="x")
     for again in (False, True):
+        directory(run, parameters=f"{again:d}" * (2**20 + 1))  # may change without its size
         assert not copy_once(run, copy)
-        assert ("array" in copied) != again
-        assert "small" in copied
+        assert ("large" in copied) != again
+        assert {"small", "parameters"} <= {*copied}
         copied.clear()
-    (copy / "checkpoints" / "5" / "array").write_text("cut")  # as an interrupted copy leaves it
+    array = copy / "checkpoints" / "5" / "arrays" / "large"
+    array.write_text("cut")  # as an interrupted copy leaves it
     assert not copy_once(run, copy)
     assert content(copy) == content(run)
 
@@ -179,7 +181,9 @@ def test_a_failed_copy_is_a_warning_and_is_tried_again(tmp_path):
     said = []
     mirror = Mirror(run, str(place / "copy"), run, said.append)
     mirror.saved()
-    assert len(said) == 1
+    mirror.close()
+    assert len(said) == 2
+    assert str(run) in said[1]  # which is complete
     place.unlink()
     mirror.close()
     assert content(place / "copy") == content(run)

@@ -170,6 +170,22 @@ def test_the_measurements_are_on_disk_before_the_result(tmp_path, monkeypatch):
     assert records.read_metrics(tmp_path)[0]["loss"] == 1.0
 
 
+def test_a_result_is_removed_before_the_measurements_that_it_covers(tmp_path, monkeypatch):
+    """A process that is killed in between must not leave a result beside fewer measurements."""
+    recorder = Recorder(tmp_path, 0, Followers({}, print))
+    recorder.write({"step": 1, "fresh_examples": 8, "split": "train", "loss": 1.0})
+    recorder.close()
+    recorder.write_result({"status": "preempted"})
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(records, "LinesWriter", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Recorder(tmp_path, 0, Followers({}, print))
+    assert not (tmp_path / records.RESULT).exists()
+
+
 @pytest.mark.parametrize(
     ("mode", "reached", "better"),
     [("above", [False, True, True], 3.0), ("below", [True, True, False], 1.0)],

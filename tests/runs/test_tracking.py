@@ -15,7 +15,8 @@ import train
 from runs import records, tracking
 from runs.trackers import TRACKERS
 from runs.tracking import Followers
-from tests.helpers.runs import HANGS, echoing, mini, stop_at
+from tests.helpers.runs import EIGHT_STEPS, HANGS, echoing, mini, stop_at
+from tests.helpers.small_studies import RecordedProgress
 
 # Trackers call what their own dependencies deprecate.
 pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
@@ -40,6 +41,21 @@ def test_a_profile_names_what_the_host_does(tmp_path):
     regions = ("read", "decode", "echo", "augment", "transfer", "step", "evaluate", "save")
     assert set(regions) <= set(counts)
     assert counts["step"] == counts["transfer"] == 16  # steps 4 to 19
+
+
+@pytest.mark.parametrize(("steps", "is_file"), [((2, 4), True), ((90, 99), False)])
+def test_a_profile_that_cannot_be_written_or_has_no_step_is_one_warning(steps, is_file, tmp_path):
+    said, tools = RecordedProgress(), tracking.Tools(root=tmp_path, profile=steps)
+
+    def in_the_way(step):
+        if step == 1 and is_file:
+            (tmp_path / records.PROFILE).touch()
+
+    config = mini(**EIGHT_STEPS)
+    result = train.train(config, tmp_path, said, on_step=in_the_way, tools=tools)
+    assert result["status"] == "exhausted"
+    assert len(said.lines) == 1
+    assert "--profile" in said.lines[0]
 
 
 EVENTS = {"record": ({},), "saved": (), "end": ({},), "close": ()}
