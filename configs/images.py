@@ -8,6 +8,7 @@ size get a ResNet-8, others crops of 64 pixels and a narrow ResNet-18. The budge
 of it is a first guess, for a laptop, which --config.FIELD=VALUE changes.
 """
 
+import contextlib
 import os
 
 import ml_collections
@@ -40,15 +41,15 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         for name in names
         if os.path.splitext(name)[1].lower() in Image.EXTENSION
     )
-    if not variant or not images:
-        raise ValueError(
-            f"there are no images in {path}; give the directory whose folders are the classes, as "
-            "--config=configs/images.py:PATH"
-        )
     sizes = set()
-    for name in images[:: -(-len(images) // _SAMPLED)]:
-        with Image.open(name) as image:
+    for name in images[:: max(1, -(-len(images) // _SAMPLED))]:
+        with contextlib.suppress(OSError), Image.open(name) as image:  # training names damaged ones
             sizes.add(image.size)
+    if not variant or not sizes:
+        raise ValueError(
+            f"there are no images in {path} that can be read; give the directory whose folders are "
+            "the classes, as --config=configs/images.py:PATH"
+        )
     whole = len(sizes) == 1 and max(next(iter(sizes))) <= _MAX_SIDE
     batch_size = next((size for size in (64, 32, 16) if len(images) >= 20 * size), 8)
     return base.get_config(

@@ -17,7 +17,11 @@ def test_a_folder_of_images_needs_no_other_setting(sides, workload, depth, tmp_p
         path.parent.mkdir(exist_ok=True)
         side = sides[number % len(sides)]
         Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(path)
+    first = tmp_path / "class0" / "0.png"
+    content = first.read_bytes()
+    first.write_bytes(b"damaged")  # training says so
     config, _ = cli.load_config(f"configs/images.py:{tmp_path}")
+    first.write_bytes(content)
     assert (config.workload, config.model.depth) == (workload, depth)
     assert config.budget.fresh_examples == 20 * 40
     experiment = make_experiment(config)
