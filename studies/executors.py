@@ -22,7 +22,7 @@ from studies.trial import Outcome, Unit, attempt, run_unit
 # How long stopping workers may take to save before they are killed.
 _STOP_SECONDS = 120.0
 
-Ended = list[tuple[Unit, Outcome | None]]  # None: the worker died
+Ended = list[tuple[Unit, Outcome]]  # without results if the worker died
 
 
 class Executor(Protocol):
@@ -97,7 +97,7 @@ class PoolExecutor:
                 ended.append((unit, pipe.recv()))
             except (EOFError, OSError):
                 self._workers.pop(pipe).join()
-                ended.append((unit, None))
+                ended.append((unit, Outcome({})))
         return ended
 
     def stop(self) -> None:

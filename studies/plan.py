@@ -193,16 +193,14 @@ def vary(
             twice = len({*read}) < len(read) or name in values
             refuse(twice, f"{name} has a value twice; give each once")
             values[name] = read
-    inserted = config.echo.insertion
-    inserted = "before_augmentation" if inserted == "none" else inserted
     conditions = {}
     for combination in itertools.product(*values.values()):
         own = dict(zip(values, combination, strict=True))
         name = "_".join(f"{field.rpartition('.')[2]}={x}" for field, x in own.items())
         if own.get("echo.factor") == 1:
             own["echo.insertion"] = "none"
-        elif "echo.factor" in own:
-            own.setdefault("echo.insertion", inserted)
+        elif "echo.factor" in own and config.echo.insertion == "none":
+            own.setdefault("echo.insertion", "before_augmentation")
         elif own.get("echo.insertion") == "none":
             own["echo.factor"] = 1.0
         conditions[name] = own
@@ -324,11 +322,7 @@ def _grown(study_dir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any] | No
     here, there = plan["resolved_config"], existing["resolved_config"]
     changed = records.differences(there, here, base.MAY_CHANGE_IN_STUDY)
     changed = [f"config.{difference}" for difference in changed]
-    # notes are not part of the data, which the fingerprint tells apart
-    old, new = ({"dataset": {**record["dataset"], "notes": ()}} for record in (existing, plan))
-    changed += records.differences(old, new, ())
-    others = {*plan} - {"resolved_config", "dataset", *MAY_CHANGE}
-    changed += sorted(name for name in others if existing.get(name) != plan[name])
+    changed += records.differences(_fixed(existing), _fixed(plan), ())
     if changed:
         raise cli.InputError(
             f"{study_dir} holds a study of another plan, which differs in {'; '.join(changed)}; "
@@ -337,3 +331,14 @@ def _grown(study_dir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any] | No
     larger = {name: max(existing[name], plan[name]) for name in SIZES}
     grown = existing | {"config": plan["config"]} | larger
     return None if grown == existing else grown
+
+
+def _fixed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What no later launch of a study may change in its study.json, besides `resolved_config`."""
+    free = ("resolved_config", *MAY_CHANGE, *records.ORIGIN)
+    fixed = {name: value for name, value in record.items() if name not in free}
+    # notes are not part of the data, which the fingerprint tells apart
+    fixed["dataset"] = {**record["dataset"], "notes": ()}
+    fixed["conditions"] = {c["name"]: c["overrides"] for c in record["conditions"]}
+    fixed["search_space"] = dict(enumerate(record["search_space"]))  # points depend on the order
+    return fixed

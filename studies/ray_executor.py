@@ -15,7 +15,7 @@ from runs.cli import ROOT, InputError
 from runs.progress import Progress
 from runs.study import Study
 from studies.executors import Ended
-from studies.trial import Unit, attempt
+from studies.trial import Outcome, Unit, attempt
 
 # Waiting tasks tell the cluster's autoscaler what to add; more than this add no information.
 _MAX_TASKS = 1_000
@@ -93,7 +93,7 @@ class RayExecutor:
                     "checkout at the same path, and the same packages"
                 ) from error
             except self._ray.exceptions.RayError:  # killed, cancelled, or its machine was lost
-                ended.append((unit, None))
+                ended.append((unit, Outcome({})))
         return ended
 
     def stop(self) -> None:

@@ -138,10 +138,9 @@ class _Launch:
                 unit = Unit(queue.condition, queue.search, taken, *shared)
                 self.executor.submit(unit, f"{self._counts()} {unit.label(*taken)}")
 
-    def _unit_ended(self, unit: Unit, outcome: Outcome | None) -> None:
-        queue = self._queues[unit.condition, unit.search]
-        results = {} if outcome is None else outcome.checked()
-        for note in () if outcome is None else outcome.notes:
+    def _unit_ended(self, unit: Unit, outcome: Outcome) -> None:
+        queue, results = self._queues[unit.condition, unit.search], outcome.checked()
+        for note in outcome.notes:
             self.progress.say(note)
         for trial in unit.trials:
             result = results.get(trial)
@@ -156,7 +155,7 @@ class _Launch:
             else:
                 queue.end(trial, result["status"])
                 self._diverged += result["status"] == "diverged"
-                if outcome and trial in outcome.trained:  # else an earlier launch finished it
+                if trial in outcome.trained:  # else an earlier launch finished it
                     self._say_ended(unit, trial, result)
 
     def _worker_died(self, unit: Unit, trial: int) -> None:

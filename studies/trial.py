@@ -7,6 +7,7 @@ number of processes may be given the same unit.
 import contextlib
 import dataclasses
 import pathlib
+import traceback
 from typing import Any
 
 import train
@@ -48,7 +49,7 @@ class Outcome:
     """The results of a unit, or the error of a worker process.
 
     Attributes:
-        results: by trial number; HELD for trials of another process.
+        results: by trial number; HELD for trials of another process; none if the worker died.
         trained: the trials that this unit trained; the others had been finished before.
         notes: sentences for the person who runs the study.
         error: what the worker raised, in its own class if that is one of ours.
@@ -106,11 +107,10 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
     """`run_unit` in a worker process: prints nothing, and returns errors instead of raising."""
     try:
-        # It may add fields and networks; of a Ray cluster, one machine may have it alone.
-        with contextlib.suppress(cli.InputError):
-            cli.load_module(study.config_flag)
+        if study.config_flag:
+            cli.load_module(study.config_flag)  # which may add fields, networks, and workloads
         here = origins.describe()["commit"]
-        if unit.commit and here and here != unit.commit:
+        if unit.commit and here and not {*here.split()} <= {*unit.commit.split()}:
             raise cli.InputError(
                 f"a worker has other code ({here}) than the sweep began with ({unit.commit}); "
                 "restore it, or start the same command again with the new code"
@@ -119,10 +119,11 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
     except Exception as caught:
-        error = cli.explained(caught)
-        kinds = (cli.InputError, cli.Failed)
-        kind = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
-        return Outcome({}, error=kind(str(error) or repr(error)))  # any other may not be pickled
+        error = cli.explained(caught)  # as one of ours: any other may not be pickled
+        for kind in (cli.InputError, cli.Failed):
+            if isinstance(error, kind):
+                return Outcome({}, error=kind(str(error)))
+        return Outcome({}, error=RuntimeError(traceback.format_exc()))
 
 
 def _train(

@@ -405,6 +405,14 @@ def test_insertion_points_are_compared_with_no_echoing(tmp_path):
     check_values(vary(config, FLAG, words))
 
 
+def test_factors_are_varied_where_the_configuration_echoes(capsys):
+    words = [f"--config={FLAG}", "--vary=echo.factor=1,2", "--dry-run"]
+    assert sweep.main([*words, "--config.echo.insertion=after_batching"]) == cli.OK
+    said = capsys.readouterr().out
+    assert "no echoing" in said
+    assert "batch echoing, e = 2" in said
+
+
 FILE = """import numpy as np
 from configs import catalog, cifar10
 def get_config():

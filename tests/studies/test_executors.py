@@ -20,7 +20,7 @@ from runs import cli, records
 from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import MAX_WORKER_FAILURES, run
-from studies.trial import run_unit
+from studies.trial import Outcome, run_unit
 from tests.helpers.runs import HANGS, ROOT, mini
 from tests.helpers.small_studies import AXES, QUIET, RecordedProgress, study
 
@@ -118,7 +118,7 @@ class FirstTrialKills(InProcessExecutor):
         if unit.trials != (0,):
             super().submit(unit, label)
         else:
-            self._ended.append((unit, None))
+            self._ended.append((unit, Outcome({})))
 
 
 def test_a_trial_that_kills_its_workers_ends_the_launch_and_a_later_one_trains_it(tmp_path):
