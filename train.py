@@ -24,7 +24,7 @@ import jax
 from ml_collections import ConfigDict
 
 from data.splits import remarks
-from runs import cli, processes, records, signals, tracking, workdirs
+from runs import cli, mirror, processes, records, signals, tracking, workdirs
 from runs.progress import Progress, duration, several, write
 from training import check_data, evaluate
 from training.run import Run
@@ -64,7 +64,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     needed, others = {"--config", "--workdir"}, set[str]()
     if arguments.evaluate or arguments.check_data:
         needed = {"--evaluate"} if arguments.evaluate else {"--check-data", "--config"}
-        others = {flag for flag in flags - needed if not flag.startswith("--config")}
+        if arguments.evaluate and arguments.config:
+            cli.load_module(arguments.config)  # it may add the run's workload or network
+            needed |= {"--config"} if cli.OWN_FILES else set()
+        others = {flag for flag in flags - needed if not flag.startswith("--config.")}
     if others or needed - flags:
         missing, omit = ", ".join(sorted(needed - flags)), ", ".join(sorted(others))
         parser.error(f"give {missing}" if missing else f"omit {omit}: nothing is trained")
@@ -101,8 +104,8 @@ def train(
     """
     workdir, progress = pathlib.Path(workdir), progress or Progress(quiet=True)
     workdirs.check_place(workdir, config, "--workdir")
-    if tools and tools.mirror:
-        processes.decided_by_first(lambda: tools.check(workdir))
+    if tools and (url := tools.mirror) and not locked:  # of a trial, the study checks it
+        processes.decided_by_first(lambda: mirror.check(url, workdir))
     with signals.stop_requested() as stop:
         run = Run(
             config, workdir, progress, interrupt=stop, locked=locked, on_step=on_step, tools=tools
@@ -121,8 +124,6 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     """Runs the command; returns its exit code."""
     arguments, overrides = parse(argv)
     if arguments.evaluate:
-        if arguments.config:
-            cli.load_module(arguments.config)  # which may add the run's network or workload
         return _evaluate(arguments.evaluate, overrides)
     config, _ = cli.load_config(arguments.config, overrides)
     if arguments.check_data:

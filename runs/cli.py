@@ -12,7 +12,6 @@ import pathlib
 import re
 import signal
 import sys
-import textwrap
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,7 +79,7 @@ def explained(error: Exception) -> Exception:
             f"set config.dtype=bfloat16 ({str(error).partition(chr(10))[0]})"
         )
     if isinstance(error, OSError) and error.filename:
-        path = plain(error.filename, 400)  # its end says most
+        path = plain(error.filename, 400)  # long enough for its end, which says most
         return InputError(f"{path} cannot be used ({error.strerror}); give another path")
     return error
 
@@ -146,9 +145,11 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
     arguments, overrides = parser.parse_known_args(argv)
     for word in argv:  # of '--', argparse would make an empty list
         name, equals, value = word.partition("=")
-        unknown = word in overrides and not (name.startswith("--config.") and equals)
+        of_field = name.startswith("--config.")
+        unknown = word in overrides and not (of_field and equals)
         if unknown or value == "--":
             hint = _suggestion(name, parser._option_string_actions) if unknown else ""
+            hint = f"; write {plain(name, 80)}=VALUE" if of_field else hint
             parser.error(f"{abbreviated(word)} is not understood{hint}")
     return arguments, overrides
 
@@ -221,7 +222,7 @@ def errors_of_file(path: str | os.PathLike) -> Iterator[None]:
         message = re.sub(r"(?s)(does not exist).*?(Did you mean|$)", r"\1. \2", str(error))
         raise InputError(
             f"the configuration file has an error at {where}: {type(error).__name__}: "
-            f"{textwrap.shorten(message, 500)}; correct it there"
+            f"{plain(message, 500)}; correct it there"
         ) from error
 
 

@@ -137,17 +137,6 @@ def write_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def write_result(
-    workdir: pathlib.Path, result: Mapping[str, Any], metrics: "Extent | None" = None
-) -> dict[str, Any]:
-    """Writes result.json, the last record of a run, with the extent of metrics.jsonl (None: that of
-    the file as it is); returns its content."""
-    metrics = metrics or _extent(read_bytes(workdir / METRICS) or b"")
-    content = {**result, "records": {METRICS: dataclasses.asdict(metrics)}}
-    write_json(workdir / RESULT, content)
-    return content
-
-
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file atomically: writes a temporary file, forces it to disk, and renames it."""
     path = pathlib.Path(path)

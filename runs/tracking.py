@@ -54,13 +54,6 @@ class Tools:
         """Brings the mirror of a study's or run's directory up to date, and waits for it."""
         Followers(self._mirror(directory, say), say).close()
 
-    def check(self, directory: pathlib.Path) -> None:
-        """Raises InputError if `directory`, of a run or study that is about to begin or resume,
-        cannot have its mirror. Leaves nothing there."""
-        root = (self.root or directory).absolute()
-        if self.mirror and directory.absolute() == root:  # else it is a trial's
-            mirror.check(self.mirror, directory)
-
     def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> dict[str, Any]:
         if not (self.mirror and processes.is_first()):
             return {}
@@ -219,6 +212,7 @@ class Recorder:
                 for path in self._workdir.glob("error*.txt"):
                     if re.fullmatch(r"error\d*\.txt", path.name):  # not a user's
                         path.unlink()
-            result = records.write_result(self._workdir, result, self._extent)
+            result = result | {"records": {records.METRICS: dataclasses.asdict(self._extent)}}
+            records.write_json(self._workdir / records.RESULT, result)
             self._followers.tell("end", result)
         return result

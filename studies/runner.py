@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from data.splits import remarks
-from runs import cli, origins, signals, workdirs
+from runs import cli, mirror, origins, signals, workdirs
 from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tracking import Tools
@@ -56,7 +56,8 @@ def run(
     study = with_record(study)
     executor = make_executor(study, study_dir, progress)
     try:
-        tools.check(study_dir)
+        if tools.mirror:
+            mirror.check(tools.mirror, study_dir)
         if note := open_study(study, study_dir):
             progress.say(note)
         # before any trial, so that a copy of an unfinished study can be resumed

@@ -21,7 +21,7 @@ from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.plan import load_study, make_study, open_study, vary
 from studies.search import check_values, point, trial_config
 from tests.helpers.runs import contents, flags, mini, on_each_step, records_of, refusal
-from tests.helpers.small_studies import QUIET, RecordedProgress, study
+from tests.helpers.small_studies import AXES, QUIET, RecordedProgress, study
 from tests.helpers.written_studies import change
 from training.experiment import make_experiment
 from training.transfer import Transfer
@@ -295,7 +295,8 @@ def test_what_may_differ_between_launches(finished_study, tmp_path):
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (study(trials=2), "conditions"),
+        (study(), "conditions.before_augmentation_e2.echo.factor (None there, 2 here)"),
+        (study(conditions=("baseline",), axes=AXES[::-1]), "search_space.0.field"),
         (study(conditions=("baseline",), batch_size=16), "config.batch_size (32 there, 16 here)"),
         (study(conditions=("baseline",), target__value=0.9), "target.value"),
     ],

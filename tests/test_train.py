@@ -1,7 +1,6 @@
 """Whole runs: what they record, and how they end."""
 
 import dataclasses
-import shutil
 import signal
 import time
 
@@ -223,15 +222,6 @@ def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_pat
     (tmp_path / "run" / "errors.txt").touch()  # the user's
     assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
     assert [path.name for path in (tmp_path / "run").glob("error*")] == ["errors.txt"]
-
-
-def test_a_run_is_evaluated_with_what_the_file_of_the_user_adds(uninterrupted, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("open(__file__ + '.was_run', 'w')\nfrom configs.cifar10 import get_config\n")
-    workdir = shutil.copytree(uninterrupted(mini()), tmp_path / "run")
-    words = [f"--evaluate={workdir}", f"--config={file}"]
-    assert cli.guarded(train.main, words) == cli.OK
-    assert (tmp_path / "mine.py.was_run").exists()
 
 
 def test_a_run_of_an_older_version_is_refused_and_left_alone(tmp_path):

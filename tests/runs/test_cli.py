@@ -70,7 +70,7 @@ WRONG = [
     ("--config.model.depth=9", "config.model.depth"),
     ("--config.dataset.name=cifar10", "cifar10"),
     ("--config.dataset.validation_split=dev", "dev"),
-    ("--config.batch_size", "config.batch_size"),
+    ("--config.batch_size", "--config.batch_size=VALUE"),
     ("--wrkdir=x", "--workdir"),
     ("extra", "extra"),
     ("--evaluate=--", "--evaluate"),

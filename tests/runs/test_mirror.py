@@ -11,7 +11,6 @@ import sweep
 import train
 from runs import cli, records, tracking
 from runs.mirror import Mirror, check
-from studies.plan import open_study
 from tests.helpers import buckets
 from tests.helpers.runs import mini, on_each_step, records_of, stop_at
 from tests.helpers.small_studies import QUIET, study
@@ -125,14 +124,6 @@ def test_arrays_that_an_earlier_process_has_copied_are_not_copied_again(tmp_path
     array.write_text("cut")  # as an interrupted copy leaves it
     assert not copy_once(run, copy)
     assert content(copy) == content(run)
-
-
-def test_a_study_that_has_grown_is_still_its_own_copy(tmp_path):
-    outdir, copy = tmp_path / "study", tmp_path / "copy"
-    for plan in (study(trials=1), study(trials=2, searches=3)):
-        open_study(plan, outdir)
-        assert not copy_once(outdir, copy)
-        assert content(copy) == content(outdir)
 
 
 def _linked(tmp):

@@ -1,17 +1,12 @@
 """Which trials run and count, for any number of workers and any order of completion."""
 
-import os
 import random
-import subprocess
-import sys
-import time
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runs import records, workdirs
+from runs import records
 from studies.queue import SearchQueue
-from tests.helpers.runs import HANGS, ROOT
 
 STATUSES = st.sampled_from(records.ENDED)
 
@@ -60,32 +55,3 @@ def test_any_number_of_workers_runs_and_counts_the_same_trials(
     countable = [trial for trial in sorted(ran) if statuses[trial] in records.COUNTABLE]
     assert countable[:needed] == counted
     assert queue.counted == len(counted)
-
-
-def test_lock_is_exclusive_and_released_when_its_owner_is_killed(tmp_path):
-    path = tmp_path / "lock"
-    program = (
-        "import pathlib, sys; from runs import workdirs\n"
-        "with workdirs.held(pathlib.Path(sys.argv[1])) as here:\n"
-        "    print(here, flush=True); sys.stdin.read()"
-    )
-    owner = subprocess.Popen(
-        [sys.executable, "-c", program, str(path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert owner.stdout.readline() == "True\n"
-        with workdirs.held(path) as here:
-            assert not here
-    finally:
-        os.kill(owner.pid, 9)
-        owner.wait()
-    deadline = time.monotonic() + HANGS
-    while time.monotonic() < deadline:
-        with workdirs.held(path) as here:
-            if here:
-                return
-    raise AssertionError("the lock of a killed process is still held")
