@@ -58,7 +58,7 @@ def _texts(own: Ends, base: Ends, unit: float) -> tuple[str, str]:
     both = own[0].index.intersection(base[0].index)
     ratios = bounds.ratio(*([end[both] for end in side] for side in (own, base)))
     ratio, number = bounds.summary(*ratios), "{:.2f}".format
-    return (
-        bounds.text(median.low, median.high, lambda value: f"{value / unit:,.3g}"),
-        f"{bounds.text(ratio.low, ratio.high, number)} [{bounds.range_text(ratio, number)}]",
-    )
+    text = bounds.text(ratio.low, ratio.high, number)
+    if ratio.count > 1:
+        text += f" [{bounds.range_text(ratio, number)}]"
+    return bounds.text(median.low, median.high, lambda value: f"{value / unit:,.3g}"), text

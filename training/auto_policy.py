@@ -150,7 +150,7 @@ def _read_replay(config: ConfigDict) -> list[list[int]] | None:
         if run.get("schema_version", records.SCHEMA_VERSION) != records.SCHEMA_VERSION:
             raise ValueError(f"the run is of schema version {run['schema_version']}")
         possible = (len(fresh) == streams and {*fresh} <= {*allowed} for fresh in decisions)
-        if length == 0 or length < os.path.getsize(path) or not all(possible):
+        if length < os.path.getsize(path) or not decisions or not all(possible):
             raise ValueError("a line is missing, damaged, or of another batch size")
         return decisions
     except (OSError, ValueError) as error:

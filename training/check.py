@@ -128,10 +128,11 @@ def check_workload(config: ConfigDict, workload: Workload) -> None:
     """Checks the fields that refer to properties of the workload."""
     target, metric, known = config.target, config.target.metric, workload.metrics
     way = "below" if metric in _FALLING else "above" if is_share(metric) else target.mode
+    mode = f"{way!r} for {metric}, or an untrained network reaches the target"
     fused = config.dataset.fused_decode and not hasattr(workload, "decode_cropped")
     rules = [
         ("target.metric", metric not in known, ", ".join(known)),
-        ("target.mode", target.mode != way, f"{way!r} for {metric}, or it is reached untrained"),
+        ("target.mode", target.mode != way, mode),
         ("dataset.fused_decode", fused, f"False with workload={config.workload!r}"),
     ]
     _refuse(config, rules)

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from runs.cli import InputError
+from runs.progress import several
 
 # fsdp does not split smaller arrays (norms, biases): gathering them costs more than it saves.
 _MIN_SPLIT = 1024  # elements
@@ -43,10 +44,11 @@ def make_mesh(data: int, model: int) -> Mesh:
     uneven = not data and len(devices) % model  # some would be idle, unasked
     apart = processes > 1 and (size < len(devices) or (local % model and model % local))
     if not 0 < size <= len(devices) or uneven or apart:
-        some = "a product of up to that" if processes == 1 else "all of them"
+        number, among = len(devices), "" if processes == 1 else f" in {processes} processes"
+        some = f"data x model of up to {number}" if processes == 1 else "all of them"
         raise InputError(
-            f"config.mesh is data={data}, model={model}, but there are {len(devices)} devices in "
-            f"{processes} processes; allowed: {some}, and with data=0 a divisor for model"
+            f"config.mesh is data={data}, model={model}, with {several(number, 'device')}{among}; "
+            f"allowed: {some}, and with data=0 a model that divides {number}"
         )
     names, types = ("data", "model"), (AxisType.Auto, AxisType.Auto)
     shape = (size // model, model)

@@ -427,6 +427,13 @@ def test_costs_are_those_of_the_best_trial_up_to_the_target(small):
     assert len(searches) == 2 * len(rows)
 
 
+def test_costs_of_a_condition_without_trials_are_not_known(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], {("baseline", 0, 0): [0.95]})
+    known, unknown = costs.table(load.read(root)).to_numpy().tolist()
+    assert known[1:3] == ["0.1", "1.00"]
+    assert set(unknown[1:]) == {"-"}
+
+
 def test_published_records_and_those_without_bytes_have_no_costs(small):
     for result in small.glob("*/*/*/result.json"):
         change(result, bytes_read=None)
