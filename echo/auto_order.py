@@ -123,8 +123,8 @@ class AutoOrder:
         items, emitted, last = self.stored
         near = np.diff(items, append=self.admitted), emitted, self.batches - last
         dtype = np.min_scalar_type(max(int(x.max(initial=0)) for x in near))
-        narrow = base64.b64encode(np.stack(near, dtype=dtype, casting="unsafe"))
-        stored = f"{dtype.str} {narrow.decode()}"
+        narrow = np.stack(near, dtype=dtype, casting="unsafe").tobytes()
+        stored = f"{dtype.str} {base64.b64encode(narrow).decode()}"
         return {x: getattr(self, x) for x in (*_SETTINGS, *_COUNTS)} | {"stored": stored}
 
     def at(self, state: dict[str, Any], num_items: int | None) -> "AutoOrder":

@@ -54,6 +54,7 @@ class DaemonPool:
             thread.start()
             _POOL_THREADS[thread] = calls
         self.close = weakref.finalize(self, _end, calls, num_threads)
+        self.close.atexit = False  # whoever waits for calls then would wait forever
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future:
         future: Future = Future()

@@ -1,6 +1,7 @@
 """The stores: each item once, copies counted, nothing shared between copies."""
 
 import collections
+import functools
 import types
 
 import hypothesis
@@ -114,6 +115,13 @@ def test_what_a_batch_could_not_hold_is_refused(new_store, item):
     if bad:  # also as the first one
         with pytest.raises(ValueError, match="item 1"):
             new_store(4).put(np.asarray([1]), [item], np.asarray([1]))
+
+
+@pytest.mark.parametrize("new_store", [ArrayStore, functools.partial(DeviceStore, batch_size=4)])
+def test_one_row_does_not_stand_for_several_items(new_store):
+    items = Stacked({"x": np.zeros((3, 2)), "y": np.zeros(1)})
+    with pytest.raises(ValueError, match="item 7"):
+        new_store(4).put(np.arange(7, 10), items, np.ones(3, int))
 
 
 def test_items_are_not_converted_to_the_dtype_of_others():
