@@ -138,7 +138,7 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     already = "already finished: " if result == before else ""
     progress.say(already + _summary(result, arguments.workdir))
     if result["status"] != "failed":  # perhaps in this process only
-        processes.wait_for_all()
+        processes.gather(None)  # waits for all, however long process 0 writes files
     return cli.EXIT_CODES[result["status"]]
 
 

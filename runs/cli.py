@@ -265,11 +265,8 @@ def override(config: ml_collections.ConfigDict, overrides: Sequence[str]) -> Non
 
 
 def set_field(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
-    """Sets the field `name` (such as 'echo.factor') to a value, which may be given as text.
-
-    Raises:
-        InputError: there is no such field, or it cannot have this value.
-    """
+    """Sets the field `name` (such as 'echo.factor') to a value, which may be given as text; raises
+    InputError if there is no such field, or if it cannot have this value."""
     config.update_from_flattened_dict({name: read(name, value)})
 
 

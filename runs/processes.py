@@ -160,8 +160,3 @@ def decided_by_first(decide: Callable[[], Any]) -> Any:
     if "error" in outcome:
         raise InputError(outcome["error"])
     return outcome["value"]
-
-
-def wait_for_all() -> None:
-    """Waits until all processes have come here, however long process 0 writes files."""
-    gather(None)

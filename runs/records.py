@@ -122,11 +122,6 @@ def run_result(
     }
 
 
-def error_file(process: int) -> str:
-    """The name of the file in which process number `process` of a run writes why it failed."""
-    return f"error{process or ''}.txt"
-
-
 # --- Writing
 
 

@@ -345,7 +345,7 @@ class Run:
     def _end(self, status: str, error: str | Exception | None) -> None:
         if isinstance(error, Exception):  # where it came from is written to a file
             text = records.redacted(traceback.format_exc())
-            file = self.workdir / records.error_file(jax.process_index())
+            file = self.workdir / f"error{jax.process_index() or ''}.txt"
             records.write_bytes(file, text.encode(errors="backslashreplace"))  # names of any bytes
             known = cli.explained(error)
             explained = isinstance(known, cli.InputError | cli.Failed)

@@ -16,7 +16,7 @@ from analysis import __main__ as analysis
 from configs import base
 from runs import cli, records
 from runs.records import nested
-from tests.helpers.runs import ROOT, cpu_devices, flags, mini, run_command
+from tests.helpers.runs import ROOT, flags, mini
 
 MINI = "--config=configs/cifar10.py:mini"
 
@@ -100,15 +100,6 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(word, named, tmp_path, c
 def test_the_flags_that_are_missing_are_named(capsys):
     assert "--config" in sentence(train.main, [], capsys)
     assert "--workdir" in sentence(train.main, [MINI], capsys)
-
-
-def test_a_batch_that_the_devices_cannot_share_is_refused(tmp_path):
-    """In a process of its own, as a user would see it."""
-    words = (MINI, f"--workdir={tmp_path / 'run'}", "--config.batch_size=30")
-    done = run_command("train.py", *words, env=cpu_devices(8))
-    assert done.returncode == cli.WRONG_INPUT
-    assert "config.batch_size is 30" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_directory_with_another_run_or_something_else_is_refused(uninterrupted, tmp_path, capsys):

@@ -234,15 +234,15 @@ for step in (1, 2):
     value = {"counters": {"step": step}, "records": {}}
     kept.save(step, {"x": array(step)}, value, -1)
 kept.close()
-processes.wait_for_all()
+processes.gather(None)
 if own:
     for path in (work / "checkpoints/2/arrays/ocdbt.process_1").rglob("*"):
         if path.is_file() and path.stat().st_size > 10_000:
             path.write_bytes(path.read_bytes()[:5000])
-processes.wait_for_all()
+processes.gather(None)
 step, restored, _ = resuming.newest_usable(work, kept, {"x": array(0)}, print)
 assert np.array_equal(restored["x"].addressable_data(0), array(1).addressable_data(0))
-processes.wait_for_all()
+processes.gather(None)
 print("from", step)
 """
 
