@@ -115,11 +115,12 @@ def _coarse(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterator[str]:
 def _machines(trials: pd.DataFrame) -> Iterator[str]:
     """Trials whose clocks include other trials, or are of different machines."""
     if scoring.is_shared(trials).any():
-        workers = int(trials["workers"].max())
+        lanes, workers = (int(trials[name].max()) for name in ("lanes", "workers"))
+        how = [f"up to {lanes} took turns on one input (lanes)"] * (lanes > 1)
+        how += [f"{workers} processes trained at once on one machine (workers)"] * (workers > 1)
         yield (
-            f"Up to {int(trials['lanes'].max())} trials took turns on one input (lanes), and "
-            f"{workers} process{'es' * (workers > 1)} trained at once on one machine (workers). "
-            "Their seconds, marked *, depend on the other trials and are not compared."
+            f"Trials shared input or cores: {' and '.join(how)}. Their seconds, marked *, depend "
+            "on the other trials and are not compared."
         )
     for column, said in (
         ("device", "on different hardware, so compare fresh examples and steps, not seconds"),

@@ -143,7 +143,8 @@ def _condition(row: Mapping[str, Any], table: pd.DataFrame, study: Study) -> dic
     shared = "*" if row["shared"] and row["seconds_count"] else ""
     own = _score_and_range(row, study.score)
     compared = {f"{kind} to baseline [{_spread(table, effect)}]": effect_text(row, effect)}
-    cells = {"condition": row["label"], "shuffle buffer": count_text(row["shuffle_buffer"])}
+    buffer = study.condition(row["condition"]).buffer_examples  # of whole batches, too
+    cells = {"condition": row["label"], "buffer (examples)": count_text(buffer)}
     if study.scores_values:
         return cells | {"searches": str(row["searches"]), f"best value: {median}": own} | compared
     cells["searches reached"] = f"{row['searches_reached']}/{row['searches']}"

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from analysis import figures, load, scores
+from analysis import figures, load, scores, tables
 from analysis.figures import style
 from analysis.figures.settings import varied_setting
 from tests.helpers.figure_texts import assert_inside, assert_no_overlap, strings, texts
@@ -213,6 +213,8 @@ def test_points_are_at_the_scores_and_ideals_at_the_baseline_over_e(tmp_path):
 
 def test_a_reference_that_is_only_bounded_has_no_line(tmp_path):
     loaded, _, table = analyzed(study_of(tmp_path / "s", SHUFFLE))
+    buffers = tables.conditions(table, loaded.study)["buffer (examples)"]  # as on the axis
+    assert buffers.tolist() == ["0", *["0", "40", "160", "640"] * 2]
     for bounded in (False, True):
         table.loc[table["condition"] == "baseline", "fresh_examples_high"] += bounded
         figure = figures.by_setting(table, varied_setting(loaded.study), loaded.study)
