@@ -87,8 +87,8 @@ def warn_unprepared(iterable: Any) -> None:
 
 def warn_unseeded(iterable: Any) -> None:
     """Warns if a loader without a state draws another order each time that it is read."""
-    sampler = getattr(iterable, "batch_sampler", None) or getattr(iterable, "sampler", None)
-    sampler = getattr(sampler, "sampler", sampler)
+    sampler = getattr(iterable, "sampler", iterable)
+    sampler = getattr(getattr(iterable, "batch_sampler", None), "sampler", sampler)
     if getattr(sampler, "generator", iterable) is None:
         warnings.warn(
             "a DataLoader that shuffles without a generator is read again from its start in "

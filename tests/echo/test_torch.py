@@ -184,6 +184,16 @@ def test_resuming_over_a_loader_that_shuffles_unseeded_warns(make, sampler, gene
     assert [w.filename for w in caught] == [__file__] * warned
 
 
+def test_a_loader_over_an_iterable_data_set_is_resumed():
+    def echoed():
+        return echo.echo_iterable(torch.utils.data.DataLoader(Shares(), batch_size=5), 2, 3)
+
+    interrupted, resumed = echoed(), echoed()
+    head = numbers(itertools.islice(interrupted, 7))
+    resumed.load_state_dict(interrupted.state_dict())
+    assert head + numbers(resumed) == numbers(echoed())
+
+
 class Shares(torch.utils.data.IterableDataset):
     """Each worker reads its share."""
 
