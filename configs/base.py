@@ -27,6 +27,9 @@ SHARDINGS = ("replicated", "fsdp", "tensor")  # of parameters
 # The kinds of own data; data/paths.py opens them.
 OWN_DATA = ("folder", "files", "npz", "hf")
 
+# The images of a folder; of a .gif, the first frame counts.
+IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif", ".ppm", ".pgm")
+
 FIELDS = [
     Field("workload", "cifar10", "cifar10 | imagenet | lm1b | common_crawl | coco | yours"),
     # data set

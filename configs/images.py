@@ -34,12 +34,11 @@ _CROPPED = imagenet.FIELDS | {
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration for the images in the folder `variant`."""
     path = os.path.abspath(os.path.expanduser(variant))
-    Image.init()
     images = sorted(
         os.path.join(directory, name)
         for directory, _, names in os.walk(path)
         for name in names
-        if os.path.splitext(name)[1].lower() in Image.EXTENSION
+        if name.lower().endswith(base.IMAGES)
     )
     sizes = set()
     for name in images[:: max(1, -(-len(images) // _SAMPLED))]:

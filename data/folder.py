@@ -12,6 +12,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from configs.base import IMAGES
 from data.file_source import Records
 from data.path_data import (
     SPLITS,
@@ -28,9 +29,6 @@ from data.storage import Tree, encoded
 
 _HASHED = 16  # images whose content is a part of the fingerprint
 
-# Of a .gif, the first frame counts.
-SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif", ".ppm", ".pgm")
-
 
 def open_tree(tree: Tree, name: str, *_: Any) -> PathData:
     """The images below a directory. Images outside of the folder of a class are ignored.
@@ -40,7 +38,7 @@ def open_tree(tree: Tree, name: str, *_: Any) -> PathData:
             it for classes that `train` lacks.
         RecordError: one of the first images cannot be read.
     """
-    images = {file for file in tree.names if file.lower().endswith(SUFFIXES)}
+    images = {file for file in tree.names if file.lower().endswith(IMAGES)}
     nested = [file.split("/")[:2] for file in images if file.count("/") > 1]
     tops = {top for top, _ in nested}
     by_split = "train" in map(canonical_split, tops)
@@ -67,12 +65,12 @@ def open_tree(tree: Tree, name: str, *_: Any) -> PathData:
     classes = sorted(set(of_split.get("train", {}).values()))
     if len(classes) < 2:
         raise SourceError(
-            f"{tree.root} has images ({', '.join(SUFFIXES)}) of {len(classes)} classes; give the "
+            f"{tree.root} has images ({', '.join(IMAGES)}) of {len(classes)} classes; give the "
             "directory whose folders are the classes, or train/ and validation/ with such folders"
         )
     if without := sorted(set(left_out).difference(*map(dict.values, of_split.values()))):
         raise SourceError(
-            f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(SUFFIXES)}; convert "
+            f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(IMAGES)}; convert "
             "the images, or move what is no class away"
         )
     note = f"{len(left_out)} files in the folders of {name} are no images, and are left out"

@@ -17,6 +17,7 @@ def test_a_folder_of_images_needs_no_other_setting(sides, workload, depth, tmp_p
         path.parent.mkdir(exist_ok=True)
         side = sides[number % len(sides)]
         Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(path)
+    (tmp_path / "class0" / "notes.pdf").touch()  # which Pillow knows, too
     first = tmp_path / "class0" / "0.png"
     content = first.read_bytes()
     first.write_bytes(b"damaged")  # training says so

@@ -241,7 +241,7 @@ def test_files_that_are_left_out_are_counted_in_a_note(tmp_path):
     assert [note.split()[4] for note in info.notes] == ["LICENSE.txt,", "LICENSE,"]
 
 
-@pytest.mark.parametrize("suffix", folder.SUFFIXES)
+@pytest.mark.parametrize("suffix", folder.IMAGES)
 def test_an_image_of_each_suffix_is_decoded(suffix, tmp_path):
     kinds = {".jfif": "JPEG", ".pgm": "PPM"}
     pixels = np.full((16, 24, 3), (200, 100, 50), np.uint8)
