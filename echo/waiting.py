@@ -79,19 +79,23 @@ class Watched:
 
     @property
     def loader_seconds(self) -> tuple[float, float]:
-        """(low, high) of the loader's time per batch. Without replay, low holds if the loader
-        stands still during steps, and high if it works on."""
+        """(low, high) of the loader's time per batch. Without workers to tell, or a replay, low
+        holds if the loader stands still during steps, and high if it works on."""
         steps = max(1, self.steps)
         # A loader that works during steps takes a whole step of the loop, one that stands still
         # only the wait.
         low, high = self._waited / steps, self.seconds / steps
-        return {True: (low, low), False: (high, high), None: (low, high)}[self._stands_still]
+        if self._stands_still:
+            return low, low
+        if self._stands_still is None or self.waited < _WAITING:  # one that keeps up may be faster
+            return low, high
+        return high, high
 
     @property
     def _stands_still(self) -> bool | None:
         """Whether the loader stands still during steps; None if unknown."""
-        if self.workers == 0:  # of PyTorch
-            return True
+        if self.workers is not None:
+            return self.workers == 0
         if not (self._wait_after and self._waited):
             return None
         # After a replay, a loader that works during steps has a batch ready.

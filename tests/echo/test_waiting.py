@@ -29,7 +29,7 @@ def clock(monkeypatch):
 class Loader:
     """Takes `seconds` per batch; one that reads `ahead` has up to two ready when it is asked."""
 
-    num_workers = 2
+    num_workers = None
 
     def __init__(self, clock, n, seconds, ahead=False):
         self.clock, self.n, self.seconds, self.ahead = clock, n, seconds, ahead
@@ -145,7 +145,7 @@ def test_the_box_says_what_to_do(clock, monkeypatch, ratio, ahead, workers, idle
     monkeypatch.setattr(waiting.Watched, "idle_cores", idle)
     loader = Loader(clock, 1000, 0.01 * ratio, ahead)
     loader.num_workers = workers
-    for replay in (16, 0) if workers == 0 else (16,):  # of others one cannot know how they work
+    for replay in (16, 0):
         box = str(trained(loader, clock, 0.01, replay)[0])
         assert named in box
         assert ("factor 3" in box) == (ratio > 2)
@@ -153,7 +153,7 @@ def test_the_box_says_what_to_do(clock, monkeypatch, ratio, ahead, workers, idle
 
 def test_all_else_is_that_of_the_loader(clock):
     loader = Loader(clock, 7, 0.0)
-    loader.state_dict = lambda: {"position": 3}
+    loader.state_dict, loader.num_workers = lambda: {"position": 3}, 2
     watched = echo.watch(loader)
     assert (len(watched), watched.num_workers, watched.state_dict()) == (7, 2, {"position": 3})
     with pytest.raises(TypeError, match="int"):
