@@ -448,7 +448,7 @@ def test_report_has_the_protocol_and_every_number(small, tmp_path):
     text = (out / "report.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
     facts = ("| before augmentation, e = 2 | 50 | 1/2 |", "configs/cifar10.py:mini", "abc1234")
     facts += ("jax 0.10.2", "1,000 fresh examples per trial", "90% validation accuracy")
-    for fact in (*facts, "(fresh_examples_to_target.png)"):
+    for fact in (*facts, *(f"({name}.png)" for name in drawn)):
         assert fact in text
     assert str(tmp_path) not in text
     written = {"report.md", "scores.csv", "paired.csv", "trials.csv"}

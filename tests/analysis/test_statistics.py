@@ -211,6 +211,14 @@ def test_signs_change_at_a_value_that_pairs_share():
     assert uncertainty.sign_interval([0.5] * 3 + [0.7], [0.5] * 3 + [0.7])[2:] == (0.5, 0.5)
 
 
+def test_a_ratio_of_ratios_is_the_quotient_of_two_wider_intervals():
+    own, base = np.random.default_rng(1).lognormal(size=(2, 30))
+    sides = [uncertainty.sign_interval(x, x, level=0.975) for x in (own, base)]
+    low, high, *balance = uncertainty.ratio_of_ratios((own, own), (base, base))
+    assert (low, high) == pytest.approx((sides[0][0] / sides[1][1], sides[0][1] / sides[1][0]))
+    assert balance[0] <= np.median(own) / np.median(base) <= balance[1]
+
+
 def test_holm_adjustment_by_hand():
     assert uncertainty.holm([0.01, 0.04, 0.03, 0.2]) == pytest.approx([0.04, 0.09, 0.09, 0.2])
     assert uncertainty.holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])

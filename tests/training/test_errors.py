@@ -27,6 +27,9 @@ REFUSED = [
     ({"echo__streams": 5}, "echo.streams is 5"),
     ({"dataset__spaced_epochs": 2, "echo__streams": 2}, "dataset.spaced_epochs is 2"),
     (echoing("before_augmentation", 0) | {"dataset__spaced_epochs": 2}, "spaced_epochs is 2"),
+    ({"loader__workers": 1024}, "loader.workers is 1024"),
+    ({"loader__workers": 1, "dataset__damaged": "skip"}, "loader.workers is 1"),
+    ({"loader__workers": 1, "upstream__examples_per_second": 9.0}, "loader.workers is 1"),
     ({"upstream__stall_seconds": 1.0}, "upstream.stall_seconds is 1"),
     ({"upstream__slow_share": 0.05}, "upstream.slow_share is 0.05"),
     ({"upstream__examples_per_second": 0.001}, "upstream"),
@@ -92,6 +95,7 @@ def test_what_is_just_possible_is_not_refused():
         check.check(mini(**batches, echo__policy=policy))
     check.check(mini(**AUTO, echo__shuffle_buffer=32))
     check.check(mini(budget__fresh_examples=32))
+    check.check(mini(loader__workers=1))
 
 
 def test_devices_share_batches_streams_and_ghost_batches():
