@@ -81,7 +81,8 @@ def opened(given: Any, batch_size: int) -> Input:
 
 def loader_stages(loader: Any) -> list[Stage] | None:
     """The stages of a PyTorch DataLoader over a data set that reads single examples by the indices
-    of its sampler; None for others, as of a data set that reads batches (`__getitems__`)."""
+    of its sampler; None for others, as of a data set that reads batches (`__getitems__`), and if
+    there are none."""
     data: Any = sys.modules["torch.utils.data"]
     dataset = whole = loader.dataset
     while isinstance(whole, data.Subset):
@@ -91,7 +92,7 @@ def loader_stages(loader: Any) -> list[Stage] | None:
         return None
     indices = list(itertools.islice(loader.sampler, _MAX_INDICES))
     read = ("read", lambda call: dataset[indices[call % len(indices)]])
-    return [read, (BATCH, loader.collate_fn)]
+    return [read, (BATCH, loader.collate_fn)] if indices else None
 
 
 def on_a_copy(step_fn: Callable[[Any, Any], Any], model: Any) -> Callable[[Any], Any]:

@@ -496,6 +496,8 @@ def test_the_stages_of_a_loader_make_what_it_makes(data, names, torch_data):
     assert loader_stages(torch_data.DataLoader(data, batch_size=None)) is None
     with pytest.raises(EchoSpecError, match="batch_size"):
         echo.advise(loader, len, batch_size=16)
+    with pytest.raises(EchoSpecError, match="stages"):
+        echo.advise(torch_data.DataLoader([]), len)
 
 
 @pytest.mark.extras
