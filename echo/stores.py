@@ -103,7 +103,7 @@ class Layout:
             if any(map(loses, columns, leaves)):
                 raise ValueError("it has a Python object, a mask, or a string ending in zero bytes")
             if any(len(leaf) != len(fresh) for leaf in leaves):  # a single row would fill them all
-                raise ValueError(f"its arrays have not one row for each of {len(fresh)} items")
+                raise ValueError(f"its arrays do not have one row for each of {len(fresh)} items")
             specs = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
             if self._structure is not None and specs != self.specs:
                 raise ValueError(f"its leaves are {specs}, of those before {self.specs}")

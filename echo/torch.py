@@ -86,7 +86,7 @@ def warn_unprepared(iterable: Any) -> None:
 
 
 def warn_unseeded(iterable: Any) -> None:
-    """Warns if a loader without a state draws another order each time that it is read."""
+    """Warns if a loader without a state draws a new order each time that it is read."""
     sampler = getattr(iterable, "sampler", iterable)
     sampler = getattr(getattr(iterable, "batch_sampler", None), "sampler", sampler)
     if getattr(sampler, "generator", iterable) is None:
