@@ -109,6 +109,13 @@ def test_each_batch_is_sent_once_and_counted_by_every_lane(tmp_path, monkeypatch
         assert counts == [per_step * step for step in range(1, 9)]
 
 
+def test_lanes_stop_at_the_same_step(tmp_path):
+    """Also without an evaluation, and if they are asked to in the middle of a round."""
+    config = mini(**EIGHT_STEPS | {"evaluate_every_fresh_examples": 0})
+    results = lanes.train([config] * 2, [tmp_path / "0", tmp_path / "1"], QUIET, stop_at_call(3))
+    assert [(result["status"], result["step"]) for result in results] == [("preempted", 2)] * 2
+
+
 def late(configs, workdirs):
     """After one of them has ended."""
     results = lanes.train(configs, workdirs, QUIET, on_step=stop_at_call(82))
