@@ -508,6 +508,17 @@ CLAIMS: dict[str, dict[str, tuple[str, ...]]] = {
             *("sentences", "optimizer_b32", _BEFORE, "baseline"),
         ),
         "... under AdamW at batch size 256": ("sentences", "optimizer_b256", _BEFORE, "baseline"),
+        **{
+            f"{name} (AdamW)": (
+                *("sentences", "weight_decay_adamw", f"{own}_decay_{x}", f"{own}_decay_0.1"),
+            )
+            for name, own, x in (
+                ("Weight decay 1 over 0.1 helps e = 16", "before_augmentation_e16", "1"),
+                ("... weight decay 0.3 at e = 16", "before_augmentation_e16", "0.3"),
+                ("... weight decay 1 at e = 4", "before_augmentation_e4", "1"),
+                ("... weight decay 1 without echoing", "baseline", "1"),
+            )
+        },
     },
     "When not?": {
         "e = 2 ends no worse in a budget (fig. 9)": (_ALL, "quality", _BEFORE, "baseline"),

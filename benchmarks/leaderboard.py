@@ -113,10 +113,11 @@ def row(own: pd.DataFrame, peers: pd.DataFrame) -> list[str]:
     """The row of some runs; `peers` are all on this problem, at this rate, on this machine, at this
     commit, with which they are compared."""
     problem, method, commit, machine = own[["problem", "method", "commit", "machine"]].iloc[0]
-    seconds, ratio = own["seconds"], own["R"].median()
+    seconds, none = own["seconds"], peers.loc[peers["method"] == "none"]
+    ratio = none["R"].median() if len(none) else own["R"].median()  # one input, one R
     half = stats.t.ppf(0.975, len(own) - 1) * seconds.sem()
     text = f"{seconds.mean():.2f} [{seconds.mean() - half:.2f}, {seconds.mean() + half:.2f}]"
-    base = peers.loc[peers["method"] == "none", "seconds"].mean()
+    base = none["seconds"].mean()
     factor = re.search(r"e = ([\d.]+)", method)
     bound = 1.0 if method == "none" else min(float(factor[1]) if factor else math.inf, ratio)
     speedup = base / seconds.mean()

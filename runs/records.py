@@ -23,7 +23,7 @@ from typing import Any
 from configs import base
 
 # Records of other versions are refused.
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
