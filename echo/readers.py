@@ -185,11 +185,11 @@ class RandomAccessReader:
 
     def _resize_chunks(self, n: int, item_bytes: int, seconds: float) -> None:
         """Bounds chunks and read-ahead by the largest items so far and by the time of a chunk."""
+        if self._item_bytes:  # the first item may wait for workers to start, or for a cold disk
+            weight = 1 / _AVERAGED_CHUNKS if self._item_seconds else 1.0
+            self._item_seconds += weight * (seconds / n - self._item_seconds)
         self._item_bytes = max(1, self._item_bytes, item_bytes)
         self._ahead = min(self._max_ahead, READ_AHEAD_BYTES // self._item_bytes)
-        # An average, since the first chunks may wait for workers to start, or for a cold disk.
-        weight = 1 / _AVERAGED_CHUNKS if self._item_seconds else 1.0
-        self._item_seconds += weight * (seconds / n - self._item_seconds)
         in_time = int(CHUNK_SECONDS / max(self._item_seconds, 1e-9))
         # At least two chunks per thread: one in progress while another one waits.
         ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
