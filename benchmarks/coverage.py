@@ -234,6 +234,21 @@ def of_ratios(rng: np.random.Generator, setting: Setting, studies: int, pool: in
     return _row(name, uncertainty.PAIRED_LEVEL, 1.0, intervals)
 
 
+def of_tuned_ratios(rng: np.random.Generator, setting: Setting, studies: int, pool: int) -> Row:
+    """The smallest and the largest quotient over searches of the ratios of `of_ratios`, tuned."""
+    end = budget(rng, setting, pool)
+    chosen = _searches(rng, setting, studies, pool)
+    sides = []
+    for level in (setting.harder, 1.0):
+        cost, counted, _ = costs(rng, setting, studies, pool, chosen)
+        low, high = ends(best(level * cost, counted, setting.cadences), end)
+        sides.append(bounds.ratio(*((low[:, i], high[:, i]) for i in (1, 0))))
+    lows, highs = bounds.ratio(*sides)
+    name = f"ratio of tuned ratios, [min, max] of {setting.searches}"
+    intervals = list(zip(lows.min(axis=1), highs.max(axis=1), strict=True))
+    return _row(name, bounds.level(setting.searches), 1.0, intervals)
+
+
 def _row(name: str, nominal: float, truth: float, intervals: Sequence, claimed: bool = True) -> Row:
     if not len(intervals):
         return Row(name, nominal, math.nan, math.nan, math.nan, claimed)
@@ -283,9 +298,14 @@ def all_simulations() -> list[tuple[Simulation, Setting]]:
         for noise in (0.2, 0.4)
         for share in (0.0, 0.25, 0.5)
     ]
+    tuned = [own | {"searches": 5} for own in fours]
     plans = [(by_search, searches), (by_trial, pairs), (of_ratios, fours)]
+    plans.append((of_tuned_ratios, tuned))
     return [
-        (simulation, dataclasses.replace(Setting(by_trial=simulation is not by_search), **own))
+        (
+            simulation,
+            dataclasses.replace(Setting(by_trial=simulation in (by_trial, of_ratios)), **own),
+        )
         for simulation, settings in plans
         for own in settings
     ]

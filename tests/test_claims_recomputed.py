@@ -60,9 +60,14 @@ def shown(low, high):
     return f"≤{high:.2f}" if low == 0 else f"{low:.2f} to {high:.2f}"
 
 
-def tuned(name, condition, baseline):
-    """'median [smallest, largest]' over the pairs of five searches, any of which may be a bound."""
+def tuned(name, condition, baseline, *others):
+    """'median [smallest, largest]' over the pairs of five searches, any of which may be a bound; of
+    four conditions, of the quotients of two such ratios."""
     table = ratios(name, condition, baseline)
+    if others:
+        base = ratios(name, *others)
+        ends = {"low": table["low"] / base["high"], "high": table["high"] / base["low"]}
+        table = pd.DataFrame(ends)
     lowest, highest = table["low"].min(), table["high"].max()
     ends = f"{lowest:.2f}" if lowest > 0 else f"<{table['high'].min():.2f}"
     ends += f", {'' if table['low'].max() > 0 else '<'}{highest:.2f}"
@@ -163,6 +168,8 @@ PAGE = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
         (tuned, ("grid/mnist", e(16, 64), "baseline_b64"), CLAIMS),
         (tuned, ("grid/cells", e(16, 32), "baseline_b32"), CLAIMS),
         (tuned, ("grid/sentences", e(16, 64), "baseline_b64"), CLAIMS),
+        (tuned, ("grid/digits", e(16, 64), e(4, 64), e(16, 32), e(4, 32)), CLAIMS),
+        (further, ("further/fractions", BEFORE, "baseline"), CLAIMS),
         (best_values, ("grid/quality_digits", BATCH, "baseline"), CLAIMS),
         (best_values, ("grid/quality_sentences", BEFORE, "baseline"), CLAIMS),
         (matched, ("grid/controls_digits", BEFORE, "spaced_epochs_2"), CLAIMS),

@@ -170,7 +170,15 @@ def test_a_score_at_the_first_evaluation_is_an_upper_bound(written):
     values = {"baseline": lambda *_: 4, "before_e2": lambda *_: 1}
     own = claims.compared(written([BASELINE, BEFORE], values), ("before_e2", "baseline"))
     assert (own.low, own.high) == (0, 0.25)
-    assert own.text == "≤0.25 [-, 0.25]"
+    assert own.text == "≤0.25 [-, <0.25]"
+
+
+def test_an_end_that_is_a_bound_of_a_search_is_printed_as_one(written):
+    def evaluations(search, _):
+        return 1 if search < 3 else 2 + search % 2  # at the first evaluation: at most 0.25
+
+    study = written([BASELINE, BEFORE], {"baseline": lambda *_: 4, "before_e2": evaluations})
+    assert claims.compared(study, ("before_e2", "baseline")).text == "0.50 [<0.25, 0.75]"
 
 
 def test_the_law_of_repeats_is_recovered_from_its_own_ratios():
