@@ -39,8 +39,8 @@ from runs.progress import write
 from runs.records import nested
 from training import check, optimizer
 from training.experiment import Experiment, OpenData, make_experiment, open_data
+from training.sharding import Transfer
 from training.step import Program
-from training.transfer import Transfer
 
 # The insertion points of an echo stage, and the stage before each.
 STAGE_BEFORE = {

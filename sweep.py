@@ -18,6 +18,7 @@ if __name__ == "__main__":  # before the slow imports, so that signals are quiet
     signals.install_for_start()
 
 import argparse
+import contextlib
 import functools
 import os
 from collections.abc import Sequence
@@ -99,9 +100,10 @@ def _positive(text: str) -> int:
 
 
 def _amount(text: str) -> float:
-    if not 0 <= float(text) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 0 or a positive number")
-    return float(text)
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 0 or a positive number")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -60,17 +60,17 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="trace these steps, without STOP, into WORKDIR/profile, for TensorBoard or Perfetto",
     )
     arguments, overrides = cli.parse(parser, argv)
-    flags = {word.partition("=")[0] for word in argv if word.startswith("--")}
-    needed, others = {"--config", "--workdir"}, set[str]()
-    if arguments.evaluate or arguments.check_data:
-        needed = {"--evaluate"} if arguments.evaluate else {"--check-data", "--config"}
-        if arguments.evaluate and arguments.config:
-            cli.load_module(arguments.config)  # it may add the run's workload or network
-            needed |= {"--config"} if cli.OWN_FILES else set()
-        others = {flag for flag in flags - needed if not flag.startswith("--config.")}
-    if others or needed - flags:
-        missing, omit = ", ".join(sorted(needed - flags)), ", ".join(sorted(others))
-        parser.error(f"give {missing}" if missing else f"omit {omit}: nothing is trained")
+    names = {word.partition("=")[0] for word in argv if word.startswith("--")}
+    flags = {name for name in names if not name.startswith("--config.")}
+    needed, allowed = {"--config", "--workdir"}, flags
+    if arguments.evaluate:
+        needed, allowed = {"--evaluate"}, {"--evaluate", "--config"}
+    elif arguments.check_data:
+        needed = allowed = {"--check-data", "--config"}
+    if missing := needed - flags:
+        parser.error(f"give {', '.join(sorted(missing))}")
+    if others := flags - allowed:
+        parser.error(f"omit {', '.join(sorted(others))}: nothing is trained")
     return arguments, overrides
 
 
@@ -124,6 +124,8 @@ def main(argv: Sequence[str], on_step: Callable[[int], None] | None = None) -> i
     """Runs the command; returns its exit code."""
     arguments, overrides = parse(argv)
     if arguments.evaluate:
+        if arguments.config:
+            cli.load_module(arguments.config)  # it may add the run's workload or network
         return _evaluate(arguments.evaluate, overrides)
     config, _ = cli.load_config(arguments.config, overrides)
     if arguments.check_data:

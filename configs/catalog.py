@@ -37,7 +37,9 @@ def auto(max_factor: int, shuffle_buffer: int) -> dict[str, Any]:
     }
 
 
-BASELINE = {"baseline": echo("none", 1, 0)}
+BASELINE: Conditions = {
+    "baseline": {"echo.insertion": "none", "echo.factor": 1, "echo.shuffle_buffer": 0}
+}
 
 HORIZON = "optimizer.schedule.horizon_fresh_examples"
 

@@ -103,7 +103,7 @@ class Progress:
         self.quiet, self.unsaid = quiet, list[str]()
         self._stream, self._heading = sys.stderr, heading
         self._live = self._stream is not None and self._stream.isatty()
-        self._last, self._next_line = "", time.monotonic() + 2.0
+        self._last, self._next_line = "", time.monotonic() + (0.0 if self._live else 2.0)
 
     def update(self, status: Callable[[], str]) -> None:
         """Shows what `status` returns if the last one is old enough. A log does not get a status

@@ -119,12 +119,6 @@ class Axis:
         """The values at both ends, or all choices."""
         return list(self.values) or [self._mirrored(self.min), self._mirrored(self.max)]
 
-    @property
-    def label(self) -> str:
-        """A short label for a figure's axis: 'learning rate', '1 - momentum'."""
-        name = self.field.rpartition(".")[2].replace("_", " ")
-        return f"1 - {name}" if self.scale == "log_one_minus" else name
-
     def __str__(self) -> str:
         if self.values:
             return f"{self.field}: one of {', '.join(map(str, self.values))}"

@@ -4,17 +4,16 @@ import contextlib
 import fcntl
 import os
 import pathlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from configs import base
 from runs import cli, records
 from runs.checkpoints import check_path
 from runs.cli import InputError
 
 
-def checked(
-    workdir: pathlib.Path, record: dict[str, Any], may_change: Collection[str]
-) -> dict[str, Any] | None:
+def checked(workdir: pathlib.Path, record: dict[str, Any]) -> dict[str, Any] | None:
     """The result of the finished run in `workdir`; None if `record` may be trained there. Writes
     nothing.
 
@@ -22,7 +21,6 @@ def checked(
         workdir: the run's directory.
         record: the content of config.json: `config`, `dataset` with its fingerprint, and anything
             else to record.
-        may_change: fields of the configuration that may differ from the existing run.
 
     Raises:
         InputError: the directory contains something else, or a run of another configuration or data
@@ -34,7 +32,7 @@ def checked(
         if os.path.lexists(workdir) and not is_new(workdir):
             raise InputError(f"{workdir} exists but contains no run; give a new or empty directory")
         return None
-    changed = records.differences(there["config"], record["config"], may_change)
+    changed = records.differences(there["config"], record["config"], base.MAY_CHANGE_ON_RESUME)
     if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
         changed.append(f"the data (fingerprint {there['dataset']['fingerprint']} there)")
     if changed:
@@ -47,15 +45,12 @@ def checked(
 
 
 def enter(
-    workdir: pathlib.Path,
-    record: dict[str, Any],
-    may_change: Collection[str],
-    lock: contextlib.ExitStack | None,
+    workdir: pathlib.Path, record: dict[str, Any], lock: contextlib.ExitStack | None
 ) -> tuple[dict[str, Any] | None, bool]:
     """Locks `workdir`, checks it again, and writes its config.json if there is none.
 
     Args:
-        workdir, record, may_change: as of `checked`, which has passed.
+        workdir, record: as of `checked`, which has passed.
         lock: receives the directory's lock; None if the caller holds it.
 
     Returns:
@@ -70,7 +65,7 @@ def enter(
         raise InputError(
             f"{workdir} is in use by another process; wait until it ends, or give another directory"
         )
-    finished = checked(workdir, record, may_change)
+    finished = checked(workdir, record)
     resumes = (workdir / records.CONFIG).exists()
     if not resumes:
         content = {"schema_version": records.SCHEMA_VERSION, **record}

@@ -196,14 +196,18 @@ def vary(
     conditions = {}
     for combination in itertools.product(*values.values()):
         own = dict(zip(values, combination, strict=True))
-        name = "_".join(f"{field.rpartition('.')[2]}={x}" for field, x in own.items())
-        if own.get("echo.factor") == 1:
-            own["echo.insertion"] = "none"
-        elif "echo.factor" in own and config.echo.insertion == "none":
+        factor, insertion = own.get("echo.factor"), own.get("echo.insertion")
+        without = {}
+        if factor == 1 or (insertion == "none" and factor is None):
+            # one condition, since without echoing its other settings change nothing
+            named = "echo.insertion" if factor is None else "echo.factor"
+            own = {k: v for k, v in own.items() if k == named or k not in ECHO_SETTINGS}
+            without = {"echo.insertion": "none", "echo.factor": 1.0}
+        elif factor and config.echo.insertion == "none":
             own.setdefault("echo.insertion", "before_augmentation")
-        elif own.get("echo.insertion") == "none":
-            own["echo.factor"] = 1.0
-        conditions[name] = own
+        varied = [field for field in values if field in own]
+        name = "_".join(f"{field.rpartition('.')[2]}={own[field]}" for field in varied)
+        conditions[name] = own | without
     with errors_of("--vary"):
         keys: dict[str, Any] = {"trials": 1, "searches": 3, "baseline": None} | sizes
         return make_study("vary", config, conditions=conditions, config_flag=config_flag, **keys)

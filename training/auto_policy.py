@@ -64,9 +64,7 @@ class AutoPolicy(FixedPolicy):
     ):
         self._config, self._pace = config, pace
         self.total_steps = None if decisions is None else len(decisions)
-        self.earlier: dict[int, Sequence[int]] = {}
-        if decisions is not None:
-            self.earlier.update(enumerate(decisions))
+        self.earlier: dict[int, Sequence[int]] = dict(enumerate(decisions or ()))
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
         self._recorded = 0  # steps whose decisions are in the file already
         self._file: records.LinesWriter | None = None

@@ -23,8 +23,8 @@ from pipeline.map_datasets import Arrays, Batch, Examples, use_this_thread
 from pipeline.streams import FixedPolicy
 from runs import cli, processes, records
 from training import check, sharding
+from training.sharding import Transfer, stream_devices
 from training.step import Program, Task, program
-from training.transfer import Transfer, stream_devices
 
 # Evaluation keeps no gradients, so its batches are larger than those of training by this factor.
 EVALUATION_BATCHES = 4

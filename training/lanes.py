@@ -20,8 +20,7 @@ from runs.progress import Progress
 from runs.tracking import Tools
 from training.experiment import make_experiment, sharing_input
 from training.run import Run
-from training.step import Rows
-from training.transfer import Transfer
+from training.sharding import Rows, Transfer
 
 
 @processes.fixed_settings()
@@ -174,9 +173,9 @@ class Lane:
         return rows
 
     def get_state(self) -> Any:
-        """The state that the iterator of a run alone would have here."""
-        waits = self.restored is not None and self.restored["batches"] == self.position
-        return self.restored if waits else self._shared.state(self.position)
+        """The state that the iterator of a run alone would have here; a lane that waits is at its
+        checkpoint, and saves none."""
+        return self._shared.state(self.position)
 
     def set_state(self, state: Any) -> None:
         """Waits for the batch after `state`."""

@@ -19,7 +19,6 @@ import numpy as np
 from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
-from configs import base
 from pipeline import streams
 from pipeline.build import chosen_workers
 from pipeline.evaluation import EvaluationBatch
@@ -28,9 +27,9 @@ from runs import cli, origins, processes, records, resuming, tracking, workdirs
 from runs.checkpoints import Checkpoints
 from runs.progress import SEPARATOR, Clock, Progress, duration
 from runs.tracking import Recorder
-from training import divergence, optimizer
+from training import optimizer
 from training.experiment import Experiment, make_experiment, open_data
-from training.step import TrainState
+from training.step import TrainState, why_diverged
 
 
 class Ended(Exception):
@@ -110,14 +109,14 @@ class Run:
                 data, info = None, experiment.info
             record = {"config": config.to_dict(), "dataset": info.to_record()}
             record |= origins.describe()
-            place, resumes = (workdir, record, base.MAY_CHANGE_ON_RESUME), False
-            self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
+            resumes = False
+            self.result = processes.decided_by_first(lambda: workdirs.checked(workdir, record))
             if self.result is None:
                 if count := config.loader.workers:
                     self.progress.say(f"input: {count} worker processes (config.loader.workers)")
                 self.experiment = experiment or make_experiment(config, data)
                 lock = None if locked else opened
-                enter = functools.partial(workdirs.enter, *place, lock=lock)
+                enter = functools.partial(workdirs.enter, workdir, record, lock)
                 self.result, resumes = processes.decided_by_first(enter)
             if self.result is not None:  # it has ended before
                 tools.copy(workdir, self.progress.say)
@@ -285,6 +284,8 @@ class Run:
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end of the input."""
         waited = self.clock.waited
+        if self._train_step is None:  # a large shuffle buffer is filled first
+            self.progress.update(lambda: "input wait: the first batch")
         with self.clock.waiting():
             batch = next(self.iterator, None)
         # Under `auto` the input waits on purpose for fresh examples while the device still runs
@@ -334,8 +335,8 @@ class Run:
             self._loss = values["loss"]
             if step == 1:
                 at.initial_loss = values["loss"]
-            why = divergence.explanation(step, values["loss"], nonfinite, at.initial_loss)
-            if why:  # a step that has been dispatched since does not count
+            if why := why_diverged(step, values["loss"], nonfinite, at.initial_loss):
+                # a step that has been dispatched since does not count
                 at.step, at.fresh_examples = step, position["fresh_examples"]
                 raise Ended("diverged", why)
             self.progress.update(self._status)

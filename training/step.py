@@ -1,4 +1,4 @@
-"""The compiled programs of a run: initialization, training step, evaluation.
+"""The compiled programs of a run: initialization, training step, evaluation; and divergence.
 
 `program(task)` returns the same object for equal tasks, so all trials of a search share one
 compilation.
@@ -6,6 +6,7 @@ compilation.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,15 +17,19 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from training import divergence, optimizer, sharding
+from training import optimizer, sharding
 from training.optimizer import Hyperparameters
+from training.sharding import Rows
 from workloads.interface import Arrays, Workload
 
 # Folded into the key of the parameters, which stays what it is without such a stream.
 _DEFAULT_STREAM = 1
 
-# A batch on the devices: (data, index_B, copy_B), see pipeline.map_datasets.Batch.
-Rows = tuple[Any, jax.Array, jax.Array]
+# A run has diverged once its training loss exceeds this multiple of the loss at initialization.
+# Much less would end runs that recover: one had up to 515 times that loss (results/coverage.md).
+MAX_LOSS_RATIO = 1000.0
+
+_NONFINITE = ("", "a parameter", "a gradient", "the loss")
 
 
 @jax.tree_util.register_dataclass
@@ -138,7 +143,7 @@ class Program:
         self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """The training step as a pure function, to be transformed by JAX. Metrics are the
-        workload's, its loss, and `nonfinite`; see training/divergence.py."""
+        workload's, its loss, and `nonfinite`."""
         task, (data, index_B, copy_B) = self.task, rows
         if task.augment_on_device:  # else the host has done so
             data = task.workload.augment(data, data_seed, index_B, copy_B)
@@ -153,8 +158,7 @@ class Program:
         update = optimizer.transformation(task.optimizer, hyper)
         updates, opt_state = update.update(grads, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
-        nonfinite = divergence.nonfinite(loss, grads, params)
-        metrics = {"loss": loss} | metrics | {"nonfinite": nonfinite}
+        metrics = {"loss": loss} | metrics | {"nonfinite": nonfinite(loss, grads, params)}
         return TrainState(params, model_state, opt_state), metrics
 
     def _evaluate_arrays(self, params, model_state, data, mask_B):
@@ -181,3 +185,45 @@ def _is_key(array: Any) -> bool:
 def program(task: Task) -> Program:
     """The compiled programs of `task`; those of the last eight tasks are kept."""
     return Program(task)
+
+
+def nonfinite(loss: jax.Array, grads: Any, params: Any) -> jax.Array:
+    """Which result of a step is not finite, as a code for `why_diverged`, int32 [].
+
+    The code is 3 for the loss, else 2 for a gradient, else 1 for an updated parameter, and 0 if
+    all are finite. Checking the loss is not enough: compilers may drop NaN, as XLA's CPU compiler
+    does in some fused relus.
+
+    Args:
+        loss: float32 [].
+        grads: of the loss with respect to the parameters.
+        params: updated, in the same structure. Gradient and parameter are reduced together, on the
+            devices that hold them.
+    """
+
+    def of_leaf(grad, param):
+        return jnp.where(jnp.isfinite(grad), jnp.where(jnp.isfinite(param), 0, 1), 2).max()
+
+    leaves = jax.tree.leaves(jax.tree.map(of_leaf, grads, params))
+    return functools.reduce(jnp.maximum, leaves, jnp.where(jnp.isfinite(loss), 0, 3))
+
+
+def why_diverged(step: int, loss: float, code: int, initial_loss: float) -> str:
+    """Why a run has diverged at `step`; '' if it has not.
+
+    Args:
+        step: the number of the step.
+        loss: its training loss.
+        code: from `nonfinite`.
+        initial_loss: the training loss of step 1. If it is 0.0, as for a batch without targets,
+            there is no bound.
+    """
+    if code:
+        return f"{_NONFINITE[code]} is not finite at step {step} (training loss {loss:g})"
+    bound = MAX_LOSS_RATIO * initial_loss if initial_loss else math.inf
+    if not loss <= bound:
+        return (
+            f"the training loss is {loss:g} at step {step}, more than {MAX_LOSS_RATIO:g} times "
+            f"that of step 1, {initial_loss:g}"
+        )
+    return ""

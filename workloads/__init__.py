@@ -25,7 +25,7 @@ def make(config: ml_collections.ConfigDict, info: Any) -> Workload:
         WorkloadError: there is no such workload, or it does not support the data set or the model.
     """
     if config.workload not in CLASSES:
-        allowed = ", ".join(CLASSES)
+        allowed = f"{', '.join(CLASSES)}, or one that a file given by --config adds"
         raise WorkloadError(f"config.workload is {config.workload!r}; allowed: {allowed}")
     entry: Any = CLASSES[config.workload]
     workload = pkgutil.resolve_name(entry) if isinstance(entry, str) else entry

@@ -119,5 +119,6 @@ def choose(
     makers: Mapping[str, Make], config: ml_collections.ConfigDict, shape: Shape, num_classes: int
 ) -> Network:
     """The network that `config.model` describes; raises WorkloadError if it is not possible."""
-    require(config.model.name in makers, config, "model.name", ", ".join(makers))
+    allowed = f"{', '.join(makers)}, or one that a file given by --config adds"
+    require(config.model.name in makers, config, "model.name", allowed)
     return makers[config.model.name](config, shape, num_classes)

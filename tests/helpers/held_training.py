@@ -8,46 +8,36 @@ has to repeat.
 """
 
 import contextlib
+import copy
 import sys
 import threading
 
 import train
-from data import sources
 from runs import cli
 from training import experiment
-
-
-class LateSource(sources.Source):
-    """A source that provides at most `examples` examples until `arrived` is set."""
-
-    def __init__(self, source, examples, arrived):
-        self._source, self._left, self._arrived = source, examples, arrived
-        self._lock = threading.Lock()
-
-    def bytes_read(self, fresh_examples):
-        return self._source.bytes_read(fresh_examples)
-
-    def __len__(self):
-        return len(self._source)
-
-    def __getitems__(self, indices):
-        with self._lock:
-            self._left -= len(indices)
-            late = self._left < 0
-        if late:
-            self._arrived.wait()
-        return self._source.__getitems__(indices)
 
 
 @contextlib.contextmanager
 def late_examples(examples, step):
     """Within, only `examples` training examples arrive before a run has taken `step` steps. Yields
     the run's `on_step` hook."""
-    opened, arrived = experiment.open_splits, threading.Event()
+    opened, arrived, lock = experiment.open_splits, threading.Event(), threading.Lock()
 
     def late(dataset):
         source, held_out, info = opened(dataset)
-        return LateSource(source, examples, arrived), held_out, info
+        source = copy.copy(source)
+        read, left = source.__getitems__, [examples]
+
+        def read_late(indices):
+            with lock:
+                left[0] -= len(indices)
+                enough = left[0] >= 0
+            if not enough:
+                arrived.wait()
+            return read(indices)
+
+        source.__getitems__ = read_late
+        return source, held_out, info
 
     experiment.open_splits = late
     try:

@@ -132,6 +132,11 @@ def flags(config):
     return [f"--config.{name}={nested(config, name)}" for name in changed]
 
 
+def command(config, workdir):
+    """The arguments of train.py for this configuration, a changed mini."""
+    return ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+
+
 def cpu_devices(count):
     """The environment of a process that sees so many CPU devices."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
@@ -161,10 +166,12 @@ def run_python(words, env=os.environ):
     return subprocess.CompletedProcess(words, process.returncode, *printed)
 
 
-def refusal(main, words, capsys):
-    """The one sentence with which a command refuses its arguments."""
-    assert cli.guarded(main, words) == cli.WRONG_INPUT
+def refusal(main, words, capsys, code=cli.WRONG_INPUT):
+    """The one sentence with which a command ends instead of doing its work."""
+    assert cli.guarded(main, words) == code
     (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert len(line) < 1000
     return line
 
 
@@ -211,6 +218,10 @@ def train_lines(workdir):
     return [line for line in records.read_metrics(workdir) if line["split"] == "train"]
 
 
+def losses_of(workdir):
+    return [line["loss"] for line in train_lines(workdir)]
+
+
 def records_of(workdir):
     """All that must not depend on how often a run was stopped: a resumed run sends pending items to
     the device again."""
@@ -218,13 +229,19 @@ def records_of(workdir):
 
 
 def assert_equal_runs(config, one, other):
+    """Equal records but for clocks, and equal arrays and positions in the last checkpoints."""
     assert records_of(one) == records_of(other)
+    step = latest_step(one)
+    assert step == latest_step(other)
+    ours, theirs = (records.read_json(d / records.RESULT) for d in (one, other))
+    assert not (ours and theirs) or without_clocks(ours) == without_clocks(theirs)
+    if step is None:
+        return
     (one_arrays, one_value), (arrays, value) = (last_saved(config, d) for d in (one, other))
     # a run that was stopped in its last evaluation was saved before it; its result has the rest
     saved = ("step", "fresh_examples", "saved", "initial_loss")
     assert [one_value["counters"][n] for n in saved] == [value["counters"][n] for n in saved]
-    ours, theirs = (records.read_json(d / records.RESULT) or {} for d in (one, other))
-    assert not (ours and theirs) or without_clocks(ours) == without_clocks(theirs)
+    assert one_value["input"] == value["input"]
     for left, right in zip(one_arrays, arrays, strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -316,15 +333,3 @@ def batches_of(config):
         return list(iterator)
     finally:
         iterator.close()
-
-
-def numbers(workdir, config=None):
-    """Everything that a run recorded but for its clocks, and its last checkpoint's arrays; `config`
-    tells their shapes (default: the mini)."""
-    curve = [without_clocks(record) for record in records.read_metrics(workdir)]
-    step, arrays = latest_step(workdir), {}
-    if step is not None:
-        leaves, value = last_saved(config or mini(), workdir)
-        arrays = {str(i): array for i, array in enumerate(leaves)}
-        arrays["input"] = np.frombuffer(repr(value["input"]).encode(), np.uint8)
-    return without_clocks(records.read_json(workdir / records.RESULT)), curve, step, arrays

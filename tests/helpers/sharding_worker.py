@@ -13,50 +13,30 @@ import jax
 import numpy as np
 
 import train
-from echo.device import DeviceStore
-from echo.stores import Stacked
 from models.transformer import Transformer
-from models.vision_transformer import VisionTransformer
-from pipeline.map_datasets import Batch
 from runs.checkpoints import by_path
 from tests.helpers.runs import RESNET, echoing, mini, placed, stop_at
-from training import divergence, optimizer, sharding
+from training import optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
-from training.transfer import Transfer, stream_devices
-from workloads.classification import SmallImageClassification
 from workloads.language import LanguageModel
 from workloads.networks import Network
 
 STEPS = 5
 
 
-LAYERS = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
-
-
 def transformer(choice, data, model):
     """Losses of the first steps, and where the state lies afterward."""
     rng = np.random.default_rng(0)
     batches = [{"tokens": rng.integers(1, 64, (16, 16), np.int32)} for _ in range(STEPS)]
-    workload = LanguageModel(15, Network.of(Transformer, vocab_size=64, **LAYERS))
-    return _on_batches(workload, batches, choice, data, model)
-
-
-def vit(choice, data, model):
-    """The same for a tiny Vision Transformer."""
-    shape = (8, 8, 3)
-    sizes = {"image_shape": shape, "num_classes": 10, "patch_size": 4} | LAYERS
-    network = Network.of(VisionTransformer, **sizes)
-    rng = np.random.default_rng(0)
-    batches = [
-        {
-            "image": rng.integers(0, 256, (16, *shape), np.uint8),
-            "label": rng.integers(0, 10, 16, np.int32),
-        }
-        for _ in range(STEPS)
-    ]
-    workload = SmallImageClassification(shape, 10, 0, False, network, 0.0)
-    return _on_batches(workload, batches, choice, data, model)
+    layers = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
+    workload = LanguageModel(15, Network.of(Transformer, vocab_size=64, **layers))
+    mesh = sharding.make_mesh(data, model)
+    task = steps.Task(workload, "nesterov", False, mesh, sharding=choice)
+    rows = np.zeros((2, 16), np.uint32)
+    return _run(
+        steps.Program(task), [sharding.put_batch(mesh, (batch, *rows)) for batch in batches]
+    )
 
 
 def cifar(choice):
@@ -81,41 +61,13 @@ def placement(where):
     return {"losses": _run(parts.program, batches)["losses"], "images": images}
 
 
-def store(data, model):
-    """How the stores of eight streams lie on a mesh, and which collectives their programs run."""
-    mesh = sharding.make_mesh(data, model)
-    items, number = np.arange(8 * 2 * 3, dtype=np.int32).reshape(8, 2, 3), np.zeros(1, np.int64)
-    blocks = []
-    for stream, devices in stream_devices(mesh, range(8)).items():
-        kept = DeviceStore(5, batch_size=1, sharding=devices)
-        kept.put(number, Stacked({"x": items[stream : stream + 1]}), number + 1)
-        blocks.append(kept.emit(kept.take(number[None])[0]))
-    batch = Transfer(mesh, stores=True).put(Batch(blocks, np.arange(8), np.zeros(8, int), 8))[0]
-    np.testing.assert_array_equal(batch["x"], items)
-    text = "".join(program.as_text() for program in kept._programs._compiled.values())
-    return {
-        "shard": batch["x"].addressable_shards[0].data.shape,
-        "stored": kept._stored["x"].addressable_shards[0].data.nbytes,
-        "collectives": re.findall(r"all-[a-z]+|collective-[a-z]+", text),
-    }
-
-
 def spoiled():
     """The check of parameters split over the devices: finite, then with an inf on the last one."""
     array = np.ones(16, np.float32)
     put = functools.partial(jax.device_put, device=sharding.over_data(sharding.make_mesh(8, 1)))
     bad = np.where(np.arange(16) == 15, np.float32("inf"), array)
-    found = jax.jit(divergence.nonfinite)
+    found = jax.jit(steps.nonfinite)
     return [int(found(np.float32(0), put(array), put(params))) for params in (array, bad)]
-
-
-def _on_batches(workload, batches, choice, data, model):
-    mesh = sharding.make_mesh(data, model)
-    task = steps.Task(workload, "nesterov", False, mesh, sharding=choice)
-    rows = np.zeros((2, 16), np.uint32)
-    return _run(
-        steps.Program(task), [sharding.put_batch(mesh, (batch, *rows)) for batch in batches]
-    )
 
 
 def _run(program, batches):
@@ -153,9 +105,7 @@ def main(directory):
             "tensor": transformer("tensor", 4, 2),
             "fsdp": transformer("fsdp", 8, 1),
         },
-        "vit": {"tensor": vit("tensor", 4, 2)},
         "placement": {where: placement(where) for where in ("host", "device")},
-        "stores": [store(8, 1), store(4, 2)],
         "spoiled": spoiled(),
         "stopped": stopped(directory / "run", 9),
     }

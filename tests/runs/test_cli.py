@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 
@@ -16,19 +15,9 @@ from analysis import __main__ as analysis
 from configs import base
 from runs import cli, records
 from runs.records import nested
-from tests.helpers.runs import ROOT, flags, mini
+from tests.helpers.runs import ROOT, flags, mini, refusal
 
 MINI = "--config=configs/cifar10.py:mini"
-
-
-def sentence(main, argv, capsys, code=cli.WRONG_INPUT):
-    """The one sentence with which a command refuses its input."""
-    assert cli.guarded(main, argv) == code
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert len(error) < 1000
-    return error
 
 
 @pytest.mark.parametrize("words", [[], ["--config=configs/lm1b.py:mini"]])
@@ -51,23 +40,11 @@ WRONG = [
     ("--config.echo.insertion=before", "before_augmentation"),
     ("--config.echo.factr=2", "echo.factor"),
     ("--config.factor=2", "echo.factor"),
-    ("--config.echo.factor=0.5", "config.echo.factor"),
     ("--config.echo.factor=two", "config.echo.factor"),
-    ("--config.echo.factor=nan", "config.echo.factor"),
     ("--config.echo.factor=2", "echo.insertion"),
-    ("--config.echo.shuffle_buffer=-1", "config.echo.shuffle_buffer"),
-    ("--config.echo.streams=5", "config.echo.streams"),
-    ("--config.echo.placement=disk", "config.echo.placement"),
-    ("--config.batch_size=2.5", "config.batch_size"),
-    ("--config.mesh.data=64", "config.mesh"),
-    ("--config.budget.fresh_examples=31", "config.budget.fresh_examples"),
-    ("--config.target.metric=mAP", "config.target.metric"),
-    ("--config.target.metric=loss", "config.target.mode"),
-    ("--config.target.mode=below", "config.target.mode"),
     ("--config.target.value=90", "config.target.value"),
-    ("--config.optimizer.momentum=1", "config.optimizer.momentum"),
-    ("--config.optimizer.learning_rate=inf", "config.optimizer.learning_rate"),
     ("--config.model.depth=9", "config.model.depth"),
+    ("--config.model.name=mine", "--config adds"),
     ("--config.dataset.name=cifar10", "cifar10"),
     ("--config.dataset.validation_split=dev", "dev"),
     ("--config.batch_size", "--config.batch_size=VALUE"),
@@ -93,50 +70,30 @@ WRONG = [
 def test_wrong_input_is_one_sentence_and_writes_nothing(word, named, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     words = [word] if word.startswith("--config=") else [MINI, word.format(tmp_path)]
-    assert named in sentence(train.main, [f"--workdir={tmp_path / 'run'}", *words], capsys)
+    assert named in refusal(train.main, [f"--workdir={tmp_path / 'run'}", *words], capsys)
     assert not [*tmp_path.iterdir()]
 
 
 def test_the_flags_that_are_missing_are_named(capsys):
-    assert "--config" in sentence(train.main, [], capsys)
-    assert "--workdir" in sentence(train.main, [MINI], capsys)
+    assert "--config" in refusal(train.main, [], capsys)
+    assert "--workdir" in refusal(train.main, [MINI], capsys)
 
 
 def test_a_directory_with_another_run_or_something_else_is_refused(uninterrupted, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("precious")
-    assert str(tmp_path) in sentence(train.main, [MINI, f"--workdir={tmp_path}"], capsys)
+    assert str(tmp_path) in refusal(train.main, [MINI, f"--workdir={tmp_path}"], capsys)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     workdir = uninterrupted(mini())
     before = sorted(workdir.rglob("*"))
     words = [MINI, f"--workdir={workdir}", *flags(mini(optimizer__learning_rate=0.5))]
-    assert "optimizer.learning_rate (0.1 there, 0.5 here)" in sentence(train.main, words, capsys)
+    assert "optimizer.learning_rate (0.1 there, 0.5 here)" in refusal(train.main, words, capsys)
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_a_run_that_is_older_than_a_field_has_its_default(uninterrupted, tmp_path):
-    workdir = shutil.copytree(uninterrupted(mini()), tmp_path / "run")
-    record = records.read_json(workdir / records.CONFIG)
-    del record["config"]["model"]["stem"]
-    records.write_json(workdir / records.CONFIG, record)
-    result = records.read_json(workdir / records.RESULT)
-    assert train.train(mini(), workdir) == result
-    with pytest.raises(cli.InputError, match=r"model\.stem"):
-        train.train(mini(model__stem="cifar"), workdir)
-
-
-@pytest.mark.parametrize(
-    ("parse", "words", "flag"),
-    [
-        (train.parse, [MINI, "--workdir=~/run"], "workdir"),
-        (sweep.parse, [MINI, "--study=demo", "--outdir=~/run"], "outdir"),
-        (analysis.parse, ["study", "--out=~/run"], "out"),
-    ],
-)
-def test_a_path_may_start_at_the_home_directory(parse, words, flag, tmp_path, monkeypatch):
+def test_a_path_may_start_at_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    parsed = parse(words)
-    arguments = parsed[0] if isinstance(parsed, tuple) else parsed
-    assert os.fspath(getattr(arguments, flag)) == str(tmp_path / "run")
+    assert train.parse([MINI, "--workdir=~/run"])[0].workdir == tmp_path / "run"
+    assert analysis.parse(["study", "--out=~/run"]).out == tmp_path / "run"
 
 
 @pytest.mark.parametrize(
@@ -153,21 +110,17 @@ def test_a_path_may_start_at_the_home_directory(parse, words, flag, tmp_path, mo
 )
 def test_an_error_of_files_ends_any_command_with_one_sentence(error, code, capsys):
     def fails(argv):
-        raise error
-
-    def fails_behind(argv):
-        try:
+        if not argv:
             raise error
-        except Exception as cause:
-            raise RuntimeError("writing x") from cause
+        raise RuntimeError("writing x") from error
 
     if code is None:
         with pytest.raises(type(error)):
             cli.guarded(fails, [])
         return
-    assert ("no space" if code == cli.FAILED else "/a/path") in sentence(fails, [], capsys, code)
+    assert ("no space" if code == cli.FAILED else "/a/path") in refusal(fails, [], capsys, code)
     if code == cli.FAILED:
-        assert "no space" in sentence(fails_behind, [], capsys, code)
+        assert "no space" in refusal(fails, ["behind another"], capsys, code)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Unable to initialize 'x'"), AssertionError()])
@@ -186,7 +139,7 @@ def test_a_platform_without_a_device_is_one_sentence(
     before = jax.config.jax_platforms
     jax.config.update("jax_platforms", "x")
     try:
-        said = sentence(command.main, [MINI, *(w.format(tmp_path) for w in words)], capsys)
+        said = refusal(command.main, [MINI, *(w.format(tmp_path) for w in words)], capsys)
     finally:
         jax.config.update("jax_platforms", before)
     assert "JAX_PLATFORMS=x" in said
@@ -215,7 +168,7 @@ BASE = "from configs import base\nc = base.get_config()\n"
 def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, named, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(text)
     words = [f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'run'}"]
-    assert named in sentence(train.main, words, capsys)
+    assert named in refusal(train.main, words, capsys)
     assert not (tmp_path / "run").exists()
 
 

@@ -16,8 +16,8 @@ from tests.helpers.processes import errors_of
 from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
+    command,
     echoing,
-    flags,
     mini,
     placed,
     wait_until_held,
@@ -122,30 +122,22 @@ def last_lines(both):
     return [text.splitlines()[-1] for text in said]
 
 
-def stop_both(both, workdir, number):
-    """Stops two processes, of which the one that does not write is held at a step, by a signal to
-    that one."""
-    wait_until_held(both[1])
-    both[1].send_signal(number)
-    errors = errors_of(both[::-1])
-    assert [process.returncode for process in both] == [cli.PREEMPTED] * 2, errors
-    assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
-
-
 @pytest.mark.long
 def test_two_processes_stop_together_and_one_process_resumes(
     two_processes, tmp_path, uninterrupted
 ):
     fields = {"echo__streams": 2, "log_every_steps": 1, "evaluate_every_fresh_examples": 1600}
-    fields["budget__fresh_examples"] = (
-        3200  # steps are fast, and the stop is agreed on while they run
-    )
+    fields["budget__fresh_examples"] = 3200  # steps go on while the stop is agreed on
     # images come from each process's own store, and what belongs to them from its host
     config = mini(**placed("before_augmentation", 50), **fields)
     workdir = tmp_path / "run"
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    words = command(config, workdir)
     both = two_processes(["train.py", *words], ["-m", "tests.helpers.held_training", "8", *words])
-    stop_both(both, workdir, signal.SIGUSR1)
+    wait_until_held(both[1])
+    both[1].send_signal(signal.SIGUSR1)  # to the one that does not write
+    errors = errors_of(both[::-1])
+    assert [process.returncode for process in both] == [cli.PREEMPTED] * 2, errors
+    assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
     stopped = len(records.read_metrics(workdir))
     stopped_at = records.read_json(workdir / records.RESULT)["step"]
     assert train.train(config, workdir)["status"] == "exhausted"
@@ -179,8 +171,7 @@ sys.exit(cli.guarded(train.main, sys.argv[1:]))
 @pytest.mark.long
 def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     config = mini(echo__streams=2, upstream__examples_per_second=30.0)
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
-    both = two_processes(["-c", BROKEN, *words])
+    both = two_processes(["-c", BROKEN, *command(config, tmp_path / "run")])
     first, _ = errors_of(both)  # JAX aborts all
     assert all(process.returncode for process in both), first
     assert "the storage is gone" in first
@@ -253,8 +244,8 @@ def test_processes_take_the_checkpoint_that_is_whole(two_processes, tmp_path):
 
 
 def test_processes_with_other_configurations_are_one_sentence(two_processes, tmp_path):
-    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
-    both = two_processes(*([*words, *flags(mini(seed__model=seed))] for seed in (0, 1)))
+    runs = (command(mini(seed__model=seed), tmp_path / "run") for seed in (0, 1))
+    both = two_processes(*(["train.py", *words] for words in runs))
     errors = errors_of(both)
     assert [process.returncode for process in both] == [cli.WRONG_INPUT] * 2, errors
     assert all("config.seed.model" in text for text in errors)

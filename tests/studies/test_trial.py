@@ -43,22 +43,6 @@ def test_a_killed_trial_resumes_whatever_follows_its_checkpoint_in_the_metrics(t
     assert not (workdir / records.DAMAGED).exists()
 
 
-def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(tmp_path):
-    plan, unit = study(conditions=("baseline",), trials=1), Unit("baseline", 0, (0,))
-    first = run_unit(plan, unit, tmp_path, QUIET).checked()
-    other = Unit("baseline", 1, (0,))
-    shutil.copytree(unit.workdir(0, tmp_path), other.workdir(0, tmp_path))
-    again = run_unit(plan, unit, tmp_path, QUIET)
-    assert (again.results, again.trained) == (first, ())
-    outcome = run_unit(plan, other, tmp_path, QUIET)
-    assert "search 0" in outcome.notes[0]
-    seeds = [
-        records.read_json(u.workdir(0, tmp_path) / records.CONFIG)["config"]["seed"]
-        for u in (unit, other)
-    ]
-    assert seeds[0] != seeds[1]
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "named"),
     [

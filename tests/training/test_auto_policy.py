@@ -17,7 +17,6 @@ from tests.helpers.runs import (
     decisions_file,
     mini,
     recorded,
-    stop_at,
     train_lines,
 )
 from training.auto_policy import AutoPolicy, Pace
@@ -94,41 +93,6 @@ def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, 
     train.train(fast, tmp_path / "again")
     assert recorded(tmp_path / "again") == decisions
     assert_equal_runs(fast, tmp_path / "first", tmp_path / "again")
-
-
-@pytest.mark.parametrize(("insertion", "buffer"), [AUTO_INSERTIONS[0], AUTO_INSERTIONS[2]])
-def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion, buffer, tmp_path):
-    whole = insertion == "after_batching"
-    fresh = [[32], [0], [32], [0], [0]] * 4 if whole else [[32], [12], [0], [20], [7]] * 4
-    replay = decisions_file(tmp_path / "decisions", fresh)
-    where = "device" if insertion == "before_augmentation" else "host"
-    fields = {"echo__replay": replay, "augment_on": where}
-    runs = {name: tmp_path / name for name in ("host", "device")}
-    for name, workdir in runs.items():
-        config = auto(insertion, buffer, echo__placement=name, **fields)
-        assert train.train(config, workdir)["step"] == 20
-    assert_equal_runs(config, runs["host"], runs["device"])
-    sent = {n: records.read_metrics(w)[-2]["bytes_sent"] for n, w in runs.items()}
-    shown_for_each_fresh_one = 32 * 20 / sum(map(sum, fresh))
-    # numbers are sent with each row
-    assert sent["host"] / sent["device"] > 0.6 * shown_for_each_fresh_one
-
-
-def test_a_stopped_run_keeps_its_decisions_and_resumes(tmp_path):
-    config = auto()
-    with late_examples(100, step=6) as hook:
-        train.train(config, tmp_path / "run", on_step=lambda n: (hook(n), stop_at(9)(n)))
-    before = recorded(tmp_path / "run")
-    result = train.train(config, tmp_path / "run")
-    decisions = recorded(tmp_path / "run")
-    assert len(before) == 9
-    assert min(before) != [32]  # there are repeats
-    assert decisions[:9] == before
-    assert len(decisions) == result["step"]
-    # A replay of all decisions ends alike.
-    replay = auto(echo__replay=str(tmp_path / "run" / records.DECISIONS))
-    train.train(replay, tmp_path / "replay")
-    assert_equal_runs(replay, tmp_path / "run", tmp_path / "replay")
 
 
 def test_the_schedule_follows_fresh_examples(tmp_path):

@@ -9,8 +9,17 @@ from flax import nnx
 import train
 from runs import cli, records, trial_records
 from runs.progress import Progress
-from tests.helpers.runs import RESNET, flags, latest_step, mini, stop_at, train_lines
-from training import divergence, lanes
+from tests.helpers.runs import (
+    RESNET,
+    command,
+    latest_step,
+    losses_of,
+    mini,
+    stop_at,
+    train_lines,
+)
+from training import lanes
+from training.step import nonfinite, why_diverged
 from workloads.classification import SmallImageClassification
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of ENDLESS
@@ -52,7 +61,7 @@ def assert_diverged(result, workdir, step, why):
 
 def losses(workdir):
     assert not any("nonfinite" in line for line in train_lines(workdir))
-    return [line["loss"] for line in train_lines(workdir)]
+    return losses_of(workdir)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -90,16 +99,10 @@ def test_a_gradient_that_is_not_finite_beside_a_finite_loss(tmp_path, monkeypatc
 def test_a_workload_need_not_log_its_loss(tmp_path, monkeypatch):
     """Divergence is seen, and steps are logged, by the loss that it returns."""
     original = SmallImageClassification.loss
-
-    def loss(self, model, data):
-        value, metrics = original(self, model, data)
-        return value, {name: metric for name, metric in metrics.items() if name != "loss"}
-
-    monkeypatch.setattr(SmallImageClassification, "loss", loss)
+    monkeypatch.setattr(SmallImageClassification, "loss", lambda *given: (original(*given)[0], {}))
     (config,) = configs([SMALL], loss__label_smoothing=0.0124)  # a program of its own
     assert train.train(config, tmp_path / "run")["status"] == "exhausted"
-    steps = losses(tmp_path / "run")
-    assert len(steps) == 3
+    assert len(steps := losses(tmp_path / "run")) == 3
     assert min(steps) > 0
 
 
@@ -115,13 +118,12 @@ def test_a_run_that_was_stopped_before_ends_at_the_same_step(tmp_path):
     (config,) = configs([HUGE])
     assert train.train(config, tmp_path, on_step=stop_at(1))["status"] == "preempted"
     assert_diverged(train.train(config, tmp_path), tmp_path, 2, "more than 1000 times")
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path}", *flags(config)]
-    assert cli.guarded(train.main, words) == cli.DIVERGED
+    assert cli.guarded(train.main, command(config, tmp_path)) == cli.DIVERGED
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_the_first_that_is_not_finite_is_named(bad):
-    found = jax.jit(divergence.nonfinite)
+    found = jax.jit(nonfinite)
     good = {"kernel": np.full((3, 5), 3e38, np.float32), "bias": np.ones(2, np.float32)}
     spoiled = good | {"bias": np.asarray([1.0, bad], np.float32)}
     zero, nothing = np.float32(0), np.float32(bad)
@@ -132,12 +134,12 @@ def test_the_first_that_is_not_finite_is_named(bad):
 
 
 def test_a_first_loss_of_zero_sets_no_bound():
-    assert divergence.explanation(2, 5.0, 0, 0.0) == ""
-    assert divergence.explanation(2, 5000.0, 0, 5.0) == ""
-    assert "5001 at step 2, more than 1000" in divergence.explanation(2, 5001.0, 0, 5.0)
-    assert "the loss is not finite at step 2" in divergence.explanation(2, np.nan, 3, 0.0)
+    assert why_diverged(2, 5.0, 0, 0.0) == ""
+    assert why_diverged(2, 5000.0, 0, 5.0) == ""
+    assert "5001 at step 2, more than 1000" in why_diverged(2, 5001.0, 0, 5.0)
+    assert "the loss is not finite at step 2" in why_diverged(2, np.nan, 3, 0.0)
     for initial_loss in (0.0, 5.0):  # also if the compiled check has missed it
-        assert "loss is nan at step 2" in divergence.explanation(2, np.nan, 0, initial_loss)
+        assert "loss is nan at step 2" in why_diverged(2, np.nan, 0, initial_loss)
 
 
 def test_a_validation_loss_that_is_not_finite_is_no_best_value(tmp_path):

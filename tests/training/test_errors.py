@@ -12,7 +12,8 @@ from tests.helpers.runs import echoing, mini, placed
 from training import check, sharding
 
 AUTO = {"echo__insertion": "before_augmentation", "echo__policy": "auto"}
-HORIZON = {"optimizer__schedule__horizon_fresh_examples": 320}
+SCHEDULE = "optimizer__schedule__"
+HORIZON = {SCHEDULE + "horizon_fresh_examples": 320}
 
 REFUSED = [
     ({"echo__factor": 4}, "echo.insertion.*before_augmentation"),
@@ -34,16 +35,14 @@ REFUSED = [
     ({"upstream__slow_share": 0.05}, "upstream.slow_share is 0.05"),
     ({"upstream__examples_per_second": 0.001}, "upstream"),
     ({"budget__fresh_examples": 31}, "budget.fresh_examples is 31"),
-    (HORIZON | {"optimizer__schedule__horizon_fresh_examples": 31}, "horizon_fresh_examples is 31"),
-    (HORIZON | {"optimizer__schedule__final_factor": 0.0}, "horizon_fresh_examples is 320"),
-    (
-        HORIZON | {"optimizer__schedule__name": "cosine", "optimizer__schedule__final_factor": 0.0},
-        "horizon_fresh_examples is 320",
-    ),
-    (
-        HORIZON
-        | {"optimizer__schedule__name": "two_steps", "optimizer__schedule__step_factor": 0.0},
-        "horizon_fresh_examples is 320",
+    ({SCHEDULE + "horizon_fresh_examples": 31}, "horizon_fresh_examples is 31"),
+    *(
+        (HORIZON | {SCHEDULE + "name": name, SCHEDULE + last: 0.0}, "horizon_fresh_examples is 320")
+        for name, last in {
+            "linear": "final_factor",
+            "cosine": "final_factor",
+            "two_steps": "step_factor",
+        }.items()
     ),
     ({"target__metric": "loss", "target__value": 1.0}, "target.mode is 'above'"),
     ({"target__mode": "below"}, "target.mode is 'below'"),
@@ -86,9 +85,9 @@ def test_a_test_split_without_labels_is_refused_before_training(tmp_path):
 
 
 def test_what_is_just_possible_is_not_refused():
-    final = {"optimizer__schedule__final_factor": 0.0}
     for horizon in (0, 640, 1280):  # of the budget or more: no step has a rate of zero
-        check.check(mini(**final, optimizer__schedule__horizon_fresh_examples=horizon))
+        last = {SCHEDULE + "final_factor": 0.0, SCHEDULE + "horizon_fresh_examples": horizon}
+        check.check(mini(**last))
     check.check(mini(**HORIZON, optimizer__schedule__name="constant"))
     batches = {"echo__insertion": "after_batching", "echo__shuffle_buffer": 3, "echo__streams": 4}
     for policy in ("fixed", "auto"):  # each stream has all slots
@@ -111,55 +110,45 @@ def test_devices_share_batches_streams_and_ghost_batches():
         check.check_devices(mini(model__ghost_batch_size=8), 8)
 
 
-def _shapes(**shapes):
-    return {
+def split(mesh, choice, **shapes):
+    """The axes over which kernels of these shapes are split."""
+    kernels = {
         name: {"kernel": {"value": jax.ShapeDtypeStruct(shape, np.float32)}}
         for name, shape in shapes.items()
     }
-
-
-def _shardings(mesh, choice, **shapes):
     mesh = jax.sharding.AbstractMesh(mesh, ("data", "model"))
-    found = sharding.parameter_shardings(mesh, choice, _shapes(**shapes))
+    found = sharding.parameter_shardings(mesh, choice, kernels)
     return {name: tuple(found[name]["kernel"]["value"].spec) for name in shapes}
 
 
 @pytest.mark.parametrize(
-    ("mesh", "choice", "shape", "named"),
+    ("mesh", "choice", "shapes", "named"),
     [
-        ((4, 2), "fsdp", (8, 8), "mesh.model=2"),
-        ((4, 1), "tensor", (8, 8), "mesh.model=1"),
-        ((4, 2), "tensor", (8, 8), "sharding is 'tensor'"),  # of a network without such layers
-        ((1, 3), "tensor", (32, 4, 8), "q/kernel"),
+        ((4, 2), "fsdp", {"conv": (8, 8)}, "mesh.model=2"),
+        ((4, 1), "tensor", {"conv": (8, 8)}, "mesh.model=1"),
+        ((4, 2), "tensor", {"conv": (8, 8)}, "sharding is 'tensor'"),  # it has no such layers
+        ((1, 3), "tensor", {"q": (32, 4, 8)}, "q/kernel"),
     ],
 )
-def test_a_mesh_that_the_sharding_cannot_use_is_refused(mesh, choice, shape, named):
-    name = "q" if len(shape) == 3 else "conv"
+def test_a_mesh_that_the_sharding_cannot_use_is_refused(mesh, choice, shapes, named):
     with pytest.raises(cli.InputError, match=named):
-        _shardings(mesh, choice, **{name: shape})
+        split(mesh, choice, **shapes)
 
 
-def test_fsdp_splits_the_largest_divisible_axis_the_last_of_ties_and_nothing_small():
-    found = _shardings(
-        (8, 1),
-        "fsdp",
-        largest=(64, 32),
-        tied=(3, 3, 64, 64),
-        first=(64, 30),
-        second=(100, 64),
-        small=(8, 127),
-        enough=(8, 128),
-        indivisible=(33, 35),
-    )
-    assert found == {
-        "largest": ("data",),
-        "tied": (None, None, None, "data"),
-        "first": ("data",),
-        "second": (None, "data"),
-        "small": (),
-        "enough": (None, "data"),
-        "indivisible": (),
-    }
+@pytest.mark.parametrize(
+    ("shape", "spec"),
+    [
+        ((64, 32), ("data",)),
+        ((3, 3, 64, 64), (None, None, None, "data")),
+        ((64, 30), ("data",)),
+        ((100, 64), (None, "data")),
+        ((8, 127), ()),
+        ((8, 128), (None, "data")),
+        ((33, 35), ()),
+    ],
+)
+def test_fsdp_splits_the_largest_divisible_axis_the_last_of_ties_and_nothing_small(shape, spec):
+    assert split((8, 1), "fsdp", kernel=shape) == {"kernel": spec}
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,6 @@ def test_the_best_checkpoint_is_evaluated_on_both_splits_and_exported(finished, 
 
 
 def test_an_evaluation_needs_nothing_of_training(finished):
-    """Neither a slow upstream, nor decisions that were replayed, nor a buffer's memory, nor ghost
-    batches of other devices, nor a horizon, which may be less than one batch."""
     record = records.read_json(finished / records.CONFIG)
     config = record["config"]
     config["upstream"] |= {"latency_seconds": 1000.0}
@@ -121,7 +119,9 @@ def test_a_file_of_ones_own_that_adds_the_network_is_given(finished, tmp_path, c
     record = records.read_json(finished / records.CONFIG)
     record["config"]["model"]["name"] = "mine_alone"
     records.write_json(finished / records.CONFIG, record)
-    assert "mine_alone" in refusal(train.main, [f"--evaluate={finished}"], capsys)
+    refused = refusal(train.main, [f"--evaluate={finished}"], capsys)
+    assert "mine_alone" in refused
+    assert "--config" in refused  # which says where it comes from
     (tmp_path / "mine.py").write_text(MINE)
     words = [f"--evaluate={finished}", f"--config={tmp_path / 'mine.py'}"]
     assert cli.guarded(train.main, words) == cli.OK
@@ -174,7 +174,6 @@ def test_a_run_that_was_never_evaluated_has_no_best_checkpoint(rate, tmp_path, c
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--config=configs/cifar10.py"], "--config"),
         (["--config.batch_size=64"], "config.batch_size"),
         (["--config.mesh.data=64"], "config.mesh"),
         (["--profile=1:2", "--mirror=there"], "--mirror, --profile"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline import accounting
-from tests.helpers.runs import decisions_file, echoing, mini, placed, train_lines
+from tests.helpers.runs import decisions_file, echoing, losses_of, mini, placed, train_lines
 from training.experiment import make_experiment
 
 EXAMPLE = 8 * 8 + 4  # bytes: a digit and its label
@@ -41,11 +41,8 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
 
 @pytest.mark.parametrize("insertion", ["after_augmentation", "after_batching"])
 def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uninterrupted):
-    losses = [
-        [r["loss"] for r in train_lines(uninterrupted(mini(**fields(insertion, 4))))]
-        for fields in (echoing, placed)
-    ]
-    assert losses[0] == losses[1]
+    host, device = (uninterrupted(mini(**where(insertion, 4))) for where in (echoing, placed))
+    assert losses_of(host) == losses_of(device)
 
 
 @pytest.mark.parametrize("policy", ["fixed", "auto"])

@@ -8,7 +8,7 @@ import pytest
 
 import train
 from pipeline import accounting
-from tests.helpers.runs import INSERTIONS_AND_BUFFERS, RESNET, echoing, mini, train_lines
+from tests.helpers.runs import INSERTIONS_AND_BUFFERS, RESNET, echoing, losses_of, mini, train_lines
 from training import optimizer
 from training.experiment import make_experiment
 
@@ -115,7 +115,7 @@ GOLDEN_LOSSES = [2.398116, 2.373794, 2.374711]
 
 
 def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
-    losses = _losses(
+    losses = losses_of(
         uninterrupted(mini(**RESNET, **echoing("before_augmentation", 100), log_every_steps=1))
     )
     print(losses[:3])
@@ -159,14 +159,10 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def _losses(workdir):
-    return [line["loss"] for line in train_lines(workdir)]
-
-
 @pytest.mark.long
 def test_bfloat16_activations_keep_float32_parameters_and_learn_alike(uninterrupted):
-    exact = _losses(uninterrupted(mini(**RESNET, log_every_steps=1)))
-    coarse = _losses(uninterrupted(mini(**RESNET, log_every_steps=1, dtype="bfloat16")))
+    exact = losses_of(uninterrupted(mini(**RESNET, log_every_steps=1)))
+    coarse = losses_of(uninterrupted(mini(**RESNET, log_every_steps=1, dtype="bfloat16")))
     np.testing.assert_allclose(coarse[:3], exact[:3], rtol=0.1)
     state = make_experiment(mini(**RESNET, dtype="bfloat16")).program.init(0)
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
