@@ -139,6 +139,11 @@ OF_HUGGING_FACE = [
     (table(image=[PNG], objects=[[{"bbox": [0.0] * 4}]]), "hf:.", "objects"),
     (table(image=[PNG], objects=[[{"bbox": [0.5] * 4, "category": 0}]]), "hf:.", "pixel"),
     (table(image=[PNG], objects=[[{"bbox": None, "category": 0}]]), "hf:.", "row 0"),
+    (
+        table(image=[PNG], objects=[{"bbox": [[0.0] * 3 + [8.0]], "category": [1, 2]}]),
+        "hf:.",
+        "row 0",
+    ),
     (table(image=[PNG], label=[1]), "hf:.?label=who", "who"),
     (table(image=[{"bytes": None, "path": "1.png"}], label=[1]), "hf:.", "record 0"),
     (file("a.parquet", b"PAR1"), "hf:.", "a.parquet"),

@@ -11,7 +11,7 @@ from PIL import Image
 import train
 import workloads
 from configs import base, coco
-from data import folder, huggingface, paths, splits
+from data import folder, paths, splits
 from data.path_data import split_named
 from data.sources import SourceError
 from runs import cli
@@ -111,11 +111,10 @@ def dataset_of(root, name, **fields):
     return config.dataset
 
 
-def test_given_splits_come_first(write, tmp_path):
-    dataset = dataset_of(tmp_path, write("folder"))
-    assert [len(source) for source in splits.open_splits(dataset)[:2]] == [60, 20]
-    tested = dataset_of(tmp_path, dataset.name, validation_split="train[:7]")
-    assert [len(source) for source in splits.open_splits(tested)[:2]] == [60, 7]
+@pytest.mark.parametrize(("held_out", "size"), [("", 20), ("train[:7]", 7)])
+def test_given_splits_come_first(held_out, size, write, tmp_path):
+    dataset = dataset_of(tmp_path, write("folder"), validation_split=held_out)
+    assert [len(source) for source in splits.open_splits(dataset)[:2]] == [60, size]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -444,14 +443,3 @@ def test_each_kind_trains_without_splits_and_is_recorded(kind, write, tmp_path):
     assert (recorded["name"], recorded["fingerprint"]) == (name, info.fingerprint)
     assert recorded["notes"] == list(info.notes)
     assert len(info.notes) == 1
-
-
-def test_objects_need_only_cocos_fields_whatever_else_a_data_set_says_of_them():
-    image = tfds_data.png(1)
-    objects = {"bbox": [[2.0, 1.0, 4.0, 2.0]], "category": [3], "area": None}
-    wanted = huggingface._objects(objects, image)
-    given = huggingface._objects(objects | {"image_id": 7, "caption": "two", "ids": [1, 2]}, image)
-    assert wanted["label"].tolist() == given["label"].tolist() == [3]
-    for uneven in (objects | {"category": []}, objects | {"category": [1, 2]}, [None]):
-        with pytest.raises(ValueError, match="null"):
-            huggingface._objects(uneven, image)

@@ -85,7 +85,7 @@ def test_predictions_are_those_of_a_simulated_pipeline(upstream, behind, step, f
 
 
 @given(up=st.floats(0.001, 10), down=st.floats(0.001, 10), factor=st.floats(1, 20))
-def test_a_worker_gives_the_papers_formula_and_without_one_input_and_step_add_up(up, down, factor):
+def test_a_worker_gives_the_papers_formula_and_without_one_times_add_up(up, down, factor):
     timing = timed([stage("batch", up / BATCH)], step=stage("step", down / BATCH))
     assert timing.step_seconds(1, factor) == pytest.approx(max(up / factor, down))
     assert timing.ratio(1) == pytest.approx(up / down)
@@ -133,7 +133,7 @@ TWO_TRANSFERS = timed(pipeline().parts[:4], (stage("pin", 4e-3), stage("copy", 5
         (pipeline(read=20e-3), "before_augmentation", 8, "20 ms"),
         (pipeline(read=6.87e-3), "before_augmentation", 7, "6.8"),
         (pipeline(read=2.3e-3), "before_augmentation", 3, "2.30"),
-        (pipeline(augment=4e-3), "after_augmentation", 4, "identical"),
+        (pipeline(augment=4e-3), "after_augmentation", 4, "Echo after"),
         (pipeline(read=9e-3, augment=3e-3), "after_augmentation", 8, "12.00"),
         (pipeline(decode=4e-3), "before_augmentation", 4, "decode"),
         (pipeline(read=1e-3, augment=1e-3), None, 1, "less than 10%"),  # a thread would do
@@ -148,22 +148,9 @@ def test_the_recommendation(timing, insertion, factor, named):
     advice = advice_on(timing)
     assert (advice.insertion, advice.factor) == (insertion, factor)
     assert named in advice.reason
+    assert ("Repeats are identical" in advice.reason) == (insertion == "after_augmentation")
     assert ("third off" in advice.reason) == (timing.parts[-1].cpu_seconds > 0)  # on the host
     assert advice.reason.replace("_", " ") in " ".join(str(advice).split())
-
-
-@pytest.mark.parametrize(
-    ("names", "insertion"),
-    [
-        (("read", "decode", "augment"), "after decode"),  # all take batches: augmentation follows
-        (("read", "decode", "batch"), "after decode"),  # only batching follows
-    ],
-)
-def test_repeats_are_called_identical_if_only_batching_follows(names, insertion):
-    stages = stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7)
-    advice = conclude(timed(stages), {f"after {name}": n for n, name in enumerate(names, 1)})
-    assert advice.insertion == insertion
-    assert ("Repeats are identical" in advice.reason) == (names[2] == "batch")
 
 
 seconds_per_example = st.one_of(st.sampled_from([0.0, 1e-3, 2e-3]), st.floats(1e-6, 1e-2))
@@ -251,9 +238,7 @@ def varying(timing, name, low, seconds, high):
     [
         # The step's threads competed with those of the input: R is 0.9, and would be 22.
         (varying(pipeline(read=1.125e-3), "step", 5.06e-5, 1.25e-3, 1.89e-3), "step took 50.6 µs"),
-        (varying(pipeline(), "read", 2e-3, 4e-3, 4.1e-3), "read took 2 ms to 4.1 ms"),
         (varying(pipeline(), "read", 3e-3, 3.5e-3, 4e-3), ""),  # about the same in every round
-        (varying(pipeline(), "read", 1e-5, 2e-5, 3e-4), ""),  # the step takes longer in any case
         (varying(pipeline(), "read", 0.0, 4e-3, 0.0), ""),  # not known
     ],
 )
@@ -276,9 +261,9 @@ def test_a_warning_follows_from_rounds_that_would_change_the_advice(factor, name
 
 @pytest.mark.parametrize("step", [1.2345e-5, 1.2345e-6])
 def test_the_report_fits_80_columns_with_long_names_and_large_numbers(step):
-    names = [f"a_stage_with_a_rather_long_name_{n}" for n in range(5)]
+    names = {f"a_stage_with_a_rather_long_name_{n}": n for n in range(1, 6)}
     timing = timed([stage(name, 1.2345e-9) for name in names], step=stage("step", step))
-    advice = conclude(timing, {f"after {name}": n for n, name in enumerate(names, 1)})
+    advice = conclude(timing, names)
     assert max(map(len, f"{advice}\n{advice.tables}".splitlines())) <= 80
 
 
@@ -478,13 +463,7 @@ class Batched(Images):
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize(
-    ("data", "names"),
-    [
-        (Images(), ["read", "batch"]),
-        (Batched(), None),
-    ],
-)
+@pytest.mark.parametrize(("data", "names"), [(Images(), ["read", "batch"]), (Batched(), None)])
 def test_the_stages_of_a_loader_make_what_it_makes(data, names, torch_data):
     loader = torch_data.DataLoader(data, batch_size=5, num_workers=3, shuffle=True)
     stages = loader_stages(loader)

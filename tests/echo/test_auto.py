@@ -116,17 +116,10 @@ def items(n):
     return grain.MapDataset.range(n).map(lambda i: {"x": np.full(3, i, np.float32), "i": i})
 
 
-def stage(parent, max_factor=3, shuffle_buffer=6, batch_size=4, seed=1, **more):
-    return echo.OpportunisticIterDataset(
-        parent,
-        max_factor=max_factor,
-        shuffle_buffer=shuffle_buffer,
-        batch_size=batch_size,
-        seed=seed,
-        annotate=True,
-        read_options=READ,
-        **more,
-    )
+def stage(parent, **given):
+    usual = {"max_factor": 3, "shuffle_buffer": 6, "batch_size": 4, "seed": 1}
+    options = usual | {"annotate": True, "read_options": READ} | given
+    return echo.OpportunisticIterDataset(parent, **options)
 
 
 @given(
@@ -139,8 +132,15 @@ def stage(parent, max_factor=3, shuffle_buffer=6, batch_size=4, seed=1, **more):
 def test_the_stage_emits_what_was_decided_and_resumes_anywhere(case, kind, placement, cut):
     max_factor, capacity, size, seed, decisions = case
     parent, _ = parent_of(kind, sum(decisions) + size)  # an end that is not reached
-    options = {"earlier": dict(enumerate(decisions)).get, "placement": placement}
-    dataset = stage(parent, max_factor, capacity, size, seed, **options)
+    dataset = stage(
+        parent,
+        max_factor=max_factor,
+        shuffle_buffer=capacity,
+        batch_size=size,
+        seed=seed,
+        earlier=dict(enumerate(decisions)).get,
+        placement=placement,
+    )
     reference, expected = Reference(max_factor, capacity, seed), []
     for fresh in decisions:
         index, copies = zip(*reference.take(fresh, size), strict=True)
@@ -358,12 +358,9 @@ def test_sequential_read_ahead_is_bounded_in_bytes(first_bytes, read_ahead, monk
     parent = grain.MapDataset.range(200)
     parent = parent.map(lambda i: np.zeros(200 if i else first_bytes, np.uint8))
     parent = parent.to_iter_dataset(grain.ReadOptions(0, 0))
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
-    iterator = iter(
-        echo.OpportunisticIterDataset(
-            parent, max_factor=1, shuffle_buffer=1, read_options=options, earlier=lambda _: 1
-        )
-    )
+    options = {"max_factor": 1, "shuffle_buffer": 1, "batch_size": None}
+    options["read_options"] = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
+    iterator = iter(stage(parent, **options, earlier=lambda _: 1))
     for number in range(90):
         next(iterator)
         requested = 0 if first_bytes == 200 else 50 - number  # before the first large item
@@ -382,22 +379,17 @@ def test_without_batches_items_may_differ_in_shape():
 
 def test_a_replayed_batch_takes_no_more_copies_than_are_left():
     """Also if it contains items twice."""
-
-    order = AutoOrder(3, shuffle_buffer=2, seed=0, batch_size=5, earlier=[5, 0].__getitem__)
-    intake = Arrivals([0] * 20)
-    order.next(intake)
-    order.emitted(5)
-    with pytest.raises(ValueError, match="0 fresh items, and the stored ones have 4 copies left"):
+    for size in (5, 4):
+        order = AutoOrder(3, 2, seed=0, batch_size=size, earlier=[size, 0].__getitem__)
+        intake = Arrivals([0] * 20)
         order.next(intake)
-    order = AutoOrder(3, shuffle_buffer=2, seed=0, batch_size=4, earlier=[4, 0].__getitem__)
-    intake = Arrivals([0] * 20)
-    order.next(intake)
-    order.emitted(4)
+        order.emitted(size)
+        if size == 5:
+            with pytest.raises(ValueError, match=r"0 fresh items.* 4 copies left"):
+                order.next(intake)
     (items,), (copies,) = order.next(intake)
-    assert sorted(zip(items.tolist(), copies.tolist(), strict=True)) == [
-        *((2, 1), (2, 2)),
-        *((3, 1), (3, 2)),
-    ]
+    pairs = sorted(zip(items.tolist(), copies.tolist(), strict=True))
+    assert pairs == [(2, 1), (2, 2), (3, 1), (3, 2)]
 
 
 def test_a_state_has_numbers_of_any_size():

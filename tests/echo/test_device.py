@@ -24,37 +24,43 @@ def images(n):
     return numbers.map(lambda i: {"x": np.full((4, 3, 1), i, np.uint8), "y": np.int64(-i)})
 
 
-def assert_same_outputs(parent, **options):
-    """Batches, or items, gathered on the device are those of the host."""
+WITHOUT_ELEMENTS = grain.MapDataset.range(8).map(
+    lambda i: {"x": np.int32(i), "none": np.zeros((0, 3))}
+)
+
+
+@pytest.mark.parametrize(
+    ("parent", "options"),
+    [
+        (images(203), {"shuffle_buffer": 40, "batch_size": 16, "drop_remainder": False}),
+        (images(64).batch(8), {"shuffle_buffer": 3}),
+        (WITHOUT_ELEMENTS, {"batch_size": 2}),
+        (WITHOUT_ELEMENTS.batch(2), {}),
+        (parent_of("reusing", 500)[0], {"shuffle_buffer": 100, "batch_size": 64}),
+    ],
+)
+def test_outputs_are_those_of_the_host(parent, options):
+    options = {"factor": 2.5, "seed": 1} | options
     host, on_device = (EchoIterDataset(parent, **options, placement=p) for p in PLACEMENTS)
     for wanted, batch in zip(host, on_device, strict=True):
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(batch), wanted)
 
 
-def test_batches_are_gathered_there():
-    options = {"shuffle_buffer": 40, "batch_size": 16, "drop_remainder": False}
-    assert_same_outputs(images(203), factor=2.5, seed=1, **options)
-
-
-def test_batches_are_items_too():
-    assert_same_outputs(images(64).batch(8), factor=2, shuffle_buffer=3, seed=1)
-
-
-def test_items_may_have_leaves_without_elements():
-    parent = grain.MapDataset.range(8).map(lambda i: {"x": np.int32(i), "none": np.zeros((0, 3))})
-    assert_same_outputs(parent, factor=2, batch_size=2)
-    assert_same_outputs(parent.batch(2), factor=2)
-
-
-def test_items_are_sent_once_by_the_threads_that_read_them(monkeypatch):
+@pytest.fixture
+def sent(monkeypatch):
+    """(numbers of the items, name of the thread) of each call of `send`."""
     sent, send = [], DeviceStore.send
 
     def noting(self, fresh, items):
-        sent.extend((number, threading.current_thread().name) for number in fresh.tolist())
+        sent.append((fresh.tolist(), threading.current_thread().name))
         return send(self, fresh, items)
 
     monkeypatch.setattr(DeviceStore, "send", noting)
+    return sent
+
+
+def test_items_are_sent_once_by_the_threads_that_read_them(sent):
     parent, _ = parent_of("stacked", 3000)
     options = {"factor": 4, "shuffle_buffer": 100, "batch_size": 32, "annotate": True}
     iterator = iter(EchoIterDataset(parent, **options, placement="device"))
@@ -64,21 +70,16 @@ def test_items_are_sent_once_by_the_threads_that_read_them(monkeypatch):
         admitted.append(next(iterator).fresh)
     iterator.close()
     assert np.diff(admitted).tolist() == [8] * 299  # although they are read in chunks
-    others = sorted(sent)[1:]  # the first one is read by the caller
-    assert [number for number, _ in others[: admitted[-1]]] == list(range(1, admitted[-1] + 1))
+    (first, _), *others = sorted(sent)  # the first one is read by the caller
+    numbers = itertools.chain(first, *(numbers for numbers, _ in others))
+    assert list(numbers)[: admitted[-1]] == list(range(admitted[-1]))
     assert {name for _, name in others if "echo-read" not in name} == set()
 
 
-def test_items_of_an_iterator_are_sent_together(monkeypatch):
-    sizes, send = [], DeviceStore.send
-
-    def noting(self, fresh, items):
-        sizes.append(len(fresh))
-        return send(self, fresh, items)
-
-    monkeypatch.setattr(DeviceStore, "send", noting)
-    parent, _ = parent_of("reusing", 500)
-    assert_same_outputs(parent, factor=2, shuffle_buffer=100, batch_size=64)
+def test_items_of_an_iterator_are_sent_together(sent):
+    options = {"factor": 2, "shuffle_buffer": 100, "batch_size": 64, "placement": "device"}
+    list(EchoIterDataset(parent_of("reusing", 500)[0], **options))
+    sizes = [len(numbers) for numbers, _ in sent]
     assert sizes == [64, (100 + 64) // 2 - 64, *[32] * 13, 2]  # the buffer's, those of each batch
 
 

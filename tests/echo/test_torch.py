@@ -17,20 +17,36 @@ pytestmark = pytest.mark.extras
 torch = pytest.importorskip("torch", reason="see requirements-extras.txt")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_echoed_stream_resumes_around_a_seeded_loader(workers):
+class Shares(torch.utils.data.IterableDataset):
+    """Each worker reads its share."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        return iter(range(50)[worker.id :: worker.num_workers] if worker else range(50))
+
+
+def numbers(items) -> list[int]:
+    return [number for item in items for number in np.ravel(item).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (range(50), {"shuffle": True}),
+        (range(50), {"shuffle": True, "num_workers": 1}),
+        (Shares(), {}),
+    ],
+)
+def test_an_echoed_stream_resumes_around_a_seeded_loader(data, options):
     def echoed():
         generator = torch.Generator().manual_seed(3)
-        loader = torch.utils.data.DataLoader(
-            range(50), batch_size=5, shuffle=True, num_workers=workers, generator=generator
-        )
+        loader = torch.utils.data.DataLoader(data, batch_size=5, generator=generator, **options)
         return echo.echo_iterable(loader, 2, 3)
 
-    whole = [batch.tolist() for batch in echoed()]
     interrupted, resumed = echoed(), echoed()
-    head = [batch.tolist() for batch in itertools.islice(interrupted, 7)]
+    head = numbers(itertools.islice(interrupted, 7))
     resumed.load_state_dict(interrupted.state_dict())
-    assert head + [batch.tolist() for batch in resumed] == whole
+    assert head + numbers(resumed) == numbers(echoed())
 
 
 def copied(item):
@@ -141,10 +157,6 @@ LOADERS_WITH_EPOCHS = [
 ]
 
 
-def numbers(items) -> list[int]:
-    return [number for item in items for number in np.ravel(item).tolist()]
-
-
 @pytest.mark.parametrize("loader", LOADERS_WITH_EPOCHS)
 @pytest.mark.parametrize("cut", [0, 7])
 def test_an_epoch_reaches_the_sampler_of_a_loader_also_in_a_resumed_pass(loader, cut):
@@ -182,24 +194,6 @@ def test_resuming_over_a_loader_that_shuffles_unseeded_warns(make, sampler, gene
         assert not caught
         resumed.load_state_dict(echoed.state_dict())
     assert [w.filename for w in caught] == [__file__] * warned
-
-
-def test_a_loader_over_an_iterable_data_set_is_resumed():
-    def echoed():
-        return echo.echo_iterable(torch.utils.data.DataLoader(Shares(), batch_size=5), 2, 3)
-
-    interrupted, resumed = echoed(), echoed()
-    head = numbers(itertools.islice(interrupted, 7))
-    resumed.load_state_dict(interrupted.state_dict())
-    assert head + numbers(resumed) == numbers(echoed())
-
-
-class Shares(torch.utils.data.IterableDataset):
-    """Each worker reads its share."""
-
-    def __iter__(self):
-        worker = torch.utils.data.get_worker_info()
-        return iter(range(50)[worker.id :: worker.num_workers] if worker else range(50))
 
 
 @pytest.mark.parametrize(

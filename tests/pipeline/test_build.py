@@ -23,7 +23,6 @@ from tests.helpers.runs import (
     batches_of,
     echoing,
     mini,
-    run_python,
 )
 from training.experiment import make_experiment
 
@@ -92,23 +91,6 @@ def test_copies_are_re_augmented_before_augmentation_and_equal_after_it():
         np.testing.assert_array_equal(first.index, second.index)
         assert first.fresh_examples == second.fresh_examples
         assert len(set(first.index.tolist())) == len(first.index)
-
-
-def test_every_pass_over_the_data_is_a_new_permutation_of_all_of_it():
-    source, _ = splits.open_source("digits", "train")
-    n, order = len(source), map_datasets.FreshOrder(2 * len(source))
-    examples = map_datasets.Examples(source, 3, order, _pixels)
-    first, second = (examples.stacked_items(range(i * n, (i + 1) * n))["image"] for i in range(2))
-
-    def rows(images):
-        return sorted(image.tobytes() for image in images)
-
-    assert rows(first) == rows(second) == rows(np.stack([r["image"] for r in source]))
-    assert not np.array_equal(first, second)
-
-
-def _pixels(records, index_n, copy_n):
-    return {"image": np.stack([record["image"] for record in records])}
 
 
 @given(n=st.integers(1, 200), size=st.integers(1, 64))
@@ -282,26 +264,3 @@ def test_a_small_picture_of_another_shape_is_named():
     examples = map_datasets.Examples(source, 0, order, lambda records, *_: workload.decode(records))
     with pytest.raises(sources.RecordError, match=r"record 3 .*\(7, 8, 1\)"):
         examples.stacked_items(range(4))
-
-
-_STUCK_CHUNKS = """
-import threading
-from pipeline import map_datasets
-
-started = threading.Event()
-
-def read(indices):
-    started.set()
-    threading.Event().wait()
-
-indices = range(100 * map_datasets.CHUNK)
-threading.Thread(target=map_datasets.in_chunks, args=(read, indices), daemon=True).start()
-started.wait()
-print("ends")
-"""
-
-
-@pytest.mark.long
-def test_a_program_that_ends_waits_for_no_chunk_of_a_source_that_hangs():
-    ended = run_python(["-c", _STUCK_CHUNKS])
-    assert (ended.returncode, ended.stdout) == (0, "ends\n")

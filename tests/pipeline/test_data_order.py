@@ -61,12 +61,6 @@ def test_a_data_set_of_one_record_is_in_order():
     assert map_datasets.record_numbers(np.arange(5), 1, seed=3) == [0] * 5
 
 
-def test_the_orders_of_large_data_sets_are_permutations_too(monkeypatch):
-    monkeypatch.setattr(map_datasets, "_MAX_CACHED_ORDER", 2**16 - 1)
-    number_n = map_datasets.record_numbers(np.arange(2**16), 2**16, seed=0)
-    assert sorted(number_n) == list(range(2**16))
-
-
 def test_echo_stages_of_searches_and_streams_share_no_seed():
     found = set()
     for data, streams in itertools.product(range(6), (1, 2, 4)):
