@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
 
 from echo.spec import MAX_BATCH, MAX_BUFFER, MAX_FACTOR, checked_integer
 
@@ -208,8 +207,8 @@ class AutoOrder:
             # the order of their last batches.
             rested = np.maximum(last, self.batches - self.shuffle_buffer // self.batch_size)
             # 64 random bits for each item, a function of (seed, batch number)
-            key: Any = _Key(self.seed, self.batches)
-            draws = np.random.Philox(key).random_raw(len(items))
+            philox = np.random.Philox(key=self.seed + (self.batches << 64))
+            draws = philox.random_raw(len(items))
             places = _first_by(emitted + rested * _MAX_COPIES, draws, missing)
             rounds.append((places, emitted[places]))
             missing -= len(places)
@@ -251,16 +250,6 @@ class AutoOrder:
 
     def _copies_left(self) -> int:
         return int((self.max_factor - self.stored[1]).sum())
-
-
-class _Key(ISeedSequence):
-    """The two words of a Philox key. (Given as a number, it costs a seed of the system's.)"""
-
-    def __init__(self, *words: int):
-        self._words = words
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray:
-        return np.asarray(self._words, dtype)
 
 
 def _first_by(major: np.ndarray, minor: np.ndarray, n: int) -> np.ndarray:

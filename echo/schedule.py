@@ -275,16 +275,11 @@ class EchoCursor:
         slots = (self.schedule._draws(start, stop) % np.uint64(size)).astype(np.int64)
         refills = np.arange(start + size, stop + size)
         emitted = self._contents[slots]
-        self._contents[slots] = refills  # of equal slots, the last one wins
-        # A later draw of a slot within the block emits what the draw before it put there. First
-        # the last draw of each slot, which most often is the only later one,
-        earlier = np.flatnonzero(self._contents[slots] != refills)
-        emitted[self._contents[slots[earlier]] - refills[0]] = refills[earlier]
-        # then those between. (NumPy sorts 16-bit integers many times faster than wider ones.)
-        narrow = slots[earlier].astype(np.min_scalar_type(size - 1))
-        by_slot = earlier[np.argsort(narrow, kind="stable")]
+        # A later draw of a slot within the block emits what the draw before it put there.
+        by_slot = np.argsort(slots, kind="stable")
         again = slots[by_slot[1:]] == slots[by_slot[:-1]]
         emitted[by_slot[1:][again]] = refills[by_slot[:-1][again]]
+        self._contents[slots] = refills  # of equal slots, the last one wins
         return emitted
 
     def _drain(self, start: int) -> np.ndarray:

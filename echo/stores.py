@@ -235,13 +235,7 @@ class RowAllocator:
         rows keep their items until others are put."""
         rows = self._row_of[self._places(fresh)]
         np.subtract.at(self._copies, rows, 1)
-        spent = rows[self._copies[rows] == 0]
-        if not len(spent):
-            return rows
-        spent.sort()
-        first = np.ones(len(spent), bool)  # of its kind; np.unique takes many times longer
-        np.not_equal(spent[1:], spent[:-1], out=first[1:])
-        self._vacate(spent[first])
+        self._vacate(np.unique(rows[self._copies[rows] == 0]))
         return rows
 
     def drop(self, fresh: np.ndarray) -> None:

@@ -1,8 +1,5 @@
 """The input pipeline: what each condition shows, in which order, with which randomness."""
 
-import os
-import subprocess
-import sys
 import threading
 from unittest import mock
 
@@ -12,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workloads
-from benchmarks import input as photographs
 from data import sources, splits
 from data.splits import open_splits
+from echo.threads import DaemonPool
 from pipeline import accounting, build, map_datasets
 from tests.helpers.runs import (
-    HANGS,
     INSERTIONS_AND_BUFFERS,
-    ROOT,
     batches_of,
     echoing,
     mini,
@@ -93,13 +88,20 @@ def test_copies_are_re_augmented_before_augmentation_and_equal_after_it():
         assert len(set(first.index.tolist())) == len(first.index)
 
 
-@given(n=st.integers(1, 200), size=st.integers(1, 64))
-def test_chunks_of_any_size_come_together_as_if_there_were_one(n, size):
+@given(n=st.integers(1, 200), size=st.integers(1, 64), cores=st.integers(1, 3))
+def test_chunks_of_any_size_come_together_as_if_there_were_one(n, size, cores):
+    """Also of work within work, for which threads of the pool would wait forever."""
+
     def squares(chunk):
         index = np.asarray(chunk)
         return {"x": index**2, "y": np.stack([index, -index], axis=1).astype(np.float32)}
 
-    found = map_datasets.in_chunks(squares, range(n), size)
+    def within(chunk):
+        return map_datasets.in_chunks(lambda c: map_datasets.on_a_core(squares, c), chunk, 3)
+
+    pool = DaemonPool(cores)
+    with mock.patch.object(map_datasets, "_pool", return_value=pool):
+        found = map_datasets.in_chunks(within, range(n), size)
     for name, expected in squares(range(n)).items():
         assert found[name].dtype == expected.dtype
         np.testing.assert_array_equal(found[name], expected)
@@ -141,37 +143,6 @@ def test_enough_batches_are_read_at_a_time_to_occupy_all_cores(rows, cores, stre
         assert (ahead - 1) * chunks >= cores  # while one more is put together
     else:
         assert ahead == 2 or ahead * held <= 2**29
-
-
-_TWO_PIPELINES = """
-import os, sys, threading
-os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-from benchmarks import input as photographs
-from pipeline import build, map_datasets
-from training.experiment import make_experiment
-
-assert map_datasets.CORES == 1
-plan = photographs.Plan(size="mini", batch_size=64)
-threads = []
-for condition in photographs.conditions(plan, sys.argv[1])[1:6:4]:  # before augmentation, or none
-    batches = iter(make_experiment(condition.config).batches)
-    read = lambda batches=batches: [next(batches) for _ in range(20)]
-    threads.append(threading.Thread(target=read))
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-print("ends")
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
-def test_pipelines_of_one_process_do_not_wait_for_each_other_on_one_core(tmp_path):
-    photographs.write_files(photographs.Plan(size="mini", files=80), tmp_path)
-    command = [sys.executable, "-c", _TWO_PIPELINES, str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, timeout=HANGS, stdout=subprocess.PIPE)
-    assert (ended.returncode, ended.stdout) == (0, b"ends\n")
 
 
 def test_streams_partition_the_fresh_stream_and_own_their_rows():

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from data.sources import ArraySource
 from pipeline.epoch_repeats import Passes
 from pipeline.map_datasets import Examples, FreshOrder
-from runs import cli
 from runs.progress import Progress
 from tests.helpers.runs import batches_of, mini
 from train import train
-from training.experiment import make_experiment
 
 
 def stream(records, order):
@@ -77,9 +75,3 @@ def test_the_bytes_of_every_pass_count(tmp_path):
     )
     assert once["fresh_examples"] == twice["fresh_examples"]
     assert twice["bytes_read"] == 2 * once["bytes_read"] > 0
-
-
-def test_it_takes_the_place_of_echoing():
-    fields = {"echo__insertion": "after_batching", "echo__factor": 2}
-    with pytest.raises(cli.InputError, match=r"spaced_epochs is 2.*echo\.insertion"):
-        make_experiment(mini(dataset__spaced_epochs=2, **fields))
