@@ -17,6 +17,7 @@ from analysis import load
 from analysis.__main__ import main as analyze
 from configs import cifar10, lm1b
 from runs import cli, origins, records
+from runs.progress import Progress
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.plan import load_study, make_study, open_study, vary
 from studies.search import check_values, point, trial_config
@@ -29,7 +30,7 @@ from tests.helpers.runs import (
     records_of,
     refusal,
 )
-from tests.helpers.small_studies import AXES, QUIET, RecordedProgress, study
+from tests.helpers.small_studies import AXES, QUIET, study
 from tests.helpers.written_studies import change
 from training.experiment import make_experiment
 from training.sharding import Transfer
@@ -127,11 +128,11 @@ def finished_study(tmp_path_factory):
 
 def test_finished_trials_are_kept_and_a_study_grows_but_never_shrinks(finished_study, tmp_path):
     """Its results would change: the analysis counts as many trials as study.json says."""
-    directory, notes = shutil.copytree(finished_study, tmp_path / "study"), RecordedProgress()
+    directory, notes = shutil.copytree(finished_study, tmp_path / "study"), Progress(quiet=True)
     before = contents(directory)
     assert sweep.run(study(**ONE), directory, notes) == "finished"
     assert contents(directory) == before
-    (line,) = notes.lines
+    (line,) = notes.unsaid
     assert "2 trials" in line
     assert sweep.run(study(trials=3, conditions=("baseline",)), directory, QUIET) == "finished"
     after = contents(directory)
@@ -187,14 +188,14 @@ def test_a_trial_that_is_damaged_or_of_another_study_is_named_and_starts_over(
     damage, named, finished, finished_study, tmp_path
 ):
     """As when directories of machines are merged whose commands or data differed."""
-    directory, notes = shutil.copytree(finished_study, tmp_path / "study"), RecordedProgress()
+    directory, notes = shutil.copytree(finished_study, tmp_path / "study"), Progress(quiet=True)
     first, other = (directory / "baseline" / "0" / number for number in "01")
     untouched = contents(other)
     if not finished:
         (first / records.RESULT).unlink()
     damage(first)
     assert sweep.run(study(conditions=("baseline",)), directory, notes) == "finished"
-    (line,) = [line for line in notes.lines if "damaged" in line]
+    (line,) = [line for line in notes.unsaid if "damaged" in line]
     assert line.startswith("baseline, search 0, trial 0: ")
     assert named in line
     assert len([*(first / records.DAMAGED).iterdir()]) == 1
@@ -282,10 +283,10 @@ def test_what_may_differ_between_launches(finished_study, tmp_path):
     change(directory / records.STUDY, dataset=plan["dataset"] | {"notes": ["something else"]})
     change(directory / records.STUDY, resolved_config=plan["resolved_config"])
     change(trial, config=config)
-    grown, notes = study(trials=3, conditions=("baseline",)), RecordedProgress()
+    grown, notes = study(trials=3, conditions=("baseline",)), Progress(quiet=True)
     grown.config.dataset.data_dir, grown.config.log_every_steps = "/elsewhere", 2
     assert sweep.run(grown, directory, notes) == "finished"
-    assert not any("damaged" in line for line in notes.lines)
+    assert not any("damaged" in line for line in notes.unsaid)
     last = records.read_json(directory / records.STUDY)
     assert (last["trials"], last["resolved_config"]) == (3, plan["resolved_config"])
     metrics = records.read_metrics(directory / "baseline" / "0" / "2")

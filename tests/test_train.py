@@ -30,7 +30,6 @@ from tests.helpers.runs import (
     run_command,
     stop_at,
 )
-from tests.helpers.small_studies import RecordedProgress
 from training import run
 from training.experiment import make_experiment
 from training.step import program
@@ -261,7 +260,7 @@ def test_settings_of_jax_change_no_number_and_what_may_is_said(tmp_path, uninter
         "jax_default_matmul_precision": "highest",
     }
     before = {name: getattr(jax.config, name) for name in odd}
-    said = RecordedProgress()
+    said = Progress(quiet=True)
     preempt(config, tmp_path, 3)
     try:
         for name, value in odd.items():
@@ -274,7 +273,7 @@ def test_settings_of_jax_change_no_number_and_what_may_is_said(tmp_path, uninter
             jax.config.update(name, value)
         program.cache_clear()
     assert records_of(tmp_path) == records_of(uninterrupted(config))
-    assert "matmul_precision (None there, 'highest' here)" in " ".join(said.lines)
+    assert "matmul_precision (None there, 'highest' here)" in " ".join(said.unsaid)
 
 
 def test_training_learns(tmp_path):

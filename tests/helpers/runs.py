@@ -209,8 +209,9 @@ def without_clocks(record, *others):
 
 
 def contents(directory):
-    """The bytes of all files below a directory, by path."""
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    """What is below a directory but locks, by path: the bytes of files."""
+    paths = (path for path in directory.rglob("*") if records.LOCK not in path.parts)
+    return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
 
 def train_lines(workdir):

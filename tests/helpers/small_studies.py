@@ -10,17 +10,6 @@ AXES = cifar10.get_search_space("mini")[:3]
 BOTH = ("baseline", "before_augmentation_e2")
 
 
-class RecordedProgress(Progress):
-    """Keeps the lines that would be printed."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
-
-
 def study(trials=2, searches=1, conditions=BOTH, axes=AXES, overrides=None, **fields):
     """The demo study with the given conditions; `overrides` adds to those of the last condition."""
     definition = cifar10.get_studies("mini")["demo"]["conditions"]

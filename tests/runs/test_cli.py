@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 
 import jax
 import pytest
@@ -15,7 +13,7 @@ from analysis import __main__ as analysis
 from configs import base
 from runs import cli, records
 from runs.records import nested
-from tests.helpers.runs import ROOT, flags, mini, refusal
+from tests.helpers.runs import flags, mini, refusal, run_python
 
 MINI = "--config=configs/cifar10.py:mini"
 
@@ -172,18 +170,8 @@ def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, named, tm
     assert not (tmp_path / "run").exists()
 
 
-PRINTS = """
-from runs import cli
-from runs.progress import write
-def main(argv):
-    write("e \\u2264 4")
-    return cli.OK
-cli.guarded(main)
-"""
-
-
 def test_characters_that_standard_output_cannot_encode_are_escaped():
+    prints = "from runs import cli; from runs.progress import write; "
+    prints += "cli.guarded(lambda argv: write('e \\u2264 4') or cli.OK)"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    words = [sys.executable, "-c", PRINTS]
-    said = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=True).stdout
-    assert said == rb"e \u2264 4" + b"\n"
+    assert run_python(["-c", prints], environment).stdout == r"e \u2264 4" + "\n"

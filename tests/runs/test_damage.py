@@ -20,6 +20,7 @@ from tests.helpers.runs import (
     ROOT,
     assert_equal_runs,
     command,
+    contents,
     echoing,
     flags,
     held_training,
@@ -44,14 +45,6 @@ def ended(tmp_path, uninterrupted):
     return tmp_path / "run"
 
 
-def everything(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
-        for path in directory.rglob("*")
-        if records.LOCK not in path.parts
-    }
-
-
 def steps(workdir):
     return Checkpoints(workdir / records.CHECKPOINTS).steps()
 
@@ -65,10 +58,10 @@ def test_a_run_in_use_is_refused_and_a_finished_one_needs_no_lock(ended, uninter
         assert here
         with workdirs.held(ended / records.LOCK) as again:
             assert not again
-        before = everything(ended)
+        before = contents(ended)
         with pytest.raises(cli.InputError, match="another process"):
             train.train(CONFIG, ended)
-        assert everything(ended) == before
+        assert contents(ended) == before
     finished = uninterrupted(CONFIG)
     with workdirs.held(finished / records.LOCK):
         assert train.train(CONFIG, finished) == records.read_json(finished / records.RESULT)
@@ -142,11 +135,11 @@ REFUSED = [
 def test_a_run_without_its_records_is_refused_and_left_unchanged(name, damage, ended, capsys):
     damage(ended)
     (ended / records.RESULT).write_text('{"status": "exhau')
-    before = everything(ended)
+    before = contents(ended)
     assert cli.guarded(train.main, [*WORDS, f"--workdir={ended}"]) == cli.WRONG_INPUT
     (said,) = capsys.readouterr().err.splitlines()
     assert name in said
-    assert everything(ended) == before
+    assert contents(ended) == before
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"status": "reached", "step": "x"}'])
@@ -220,11 +213,11 @@ PLACES = {
 )
 def test_a_path_that_cannot_be_written_to_is_one_sentence(main, words, place, tmp_path, capsys):
     directory = PLACES[place](tmp_path)
-    before = everything(tmp_path)
+    before = contents(tmp_path)
     argv = [WORDS[0], *words[:-1], f"{words[-1]}={directory}"]
     assert cli.guarded(main, argv) == cli.WRONG_INPUT
     assert capsys.readouterr().err.count("\n") == 1
-    assert everything(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 # Names that a shell, a glob, a URL, or a tool of ours could take for something else.

@@ -4,8 +4,8 @@ import subprocess
 
 import train
 from runs import cli, origins, records, resuming
+from runs.progress import Progress
 from tests.helpers.runs import EIGHT_STEPS, ROOT, mini, stop_at
-from tests.helpers.small_studies import RecordedProgress
 
 
 def recorded(workdir):
@@ -13,24 +13,24 @@ def recorded(workdir):
 
 
 def test_config_json_lists_what_a_run_resumes_with(tmp_path, monkeypatch):
-    config, said = mini(**EIGHT_STEPS), RecordedProgress()
+    config, said = mini(**EIGHT_STEPS), Progress(quiet=True)
     here = origins.describe() | {"commit": "aaa"}
     monkeypatch.setattr(origins, "describe", lambda: here)
     train.train(config, tmp_path, said, on_step=stop_at(3))
     began = (tmp_path / records.CONFIG).read_bytes()
     train.train(config, tmp_path, said, on_step=stop_at(4))
     assert (tmp_path / records.CONFIG).read_bytes() == began
-    assert not said.lines
+    assert not said.unsaid
     now = here | {"commit": "bbb", "packages": here["packages"] | {"grain": "0"}}
     monkeypatch.setattr(origins, "describe", lambda: now)
     fields = {"prefetch": 0, "upstream.examples_per_second": 100_000}
     train.train(
         mini(**EIGHT_STEPS, prefetch=0, upstream__examples_per_second=100_000), tmp_path, said
     )
-    assert len(said.lines) == 1
-    assert all(name in said.lines[0] for name in ("commit", "packages.grain"))
-    assert "prefetch (2 there, 0 here); upstream.examples_per_second (0.0 there" in said.lines[0]
-    assert "fields" not in said.lines[0]
+    assert len(said.unsaid) == 1
+    assert all(name in said.unsaid[0] for name in ("commit", "packages.grain"))
+    assert "prefetch (2 there, 0 here); upstream.examples_per_second (0.0 there" in said.unsaid[0]
+    assert "fields" not in said.unsaid[0]
     record = recorded(tmp_path)
     assert record.pop("resumed") == [{"step": 4, **now, "fields": fields}]
     (tmp_path / "began").write_bytes(began)

@@ -13,10 +13,10 @@ import pytest
 
 import train
 from runs import records, tracking
+from runs.progress import Progress
 from runs.trackers import TRACKERS
 from runs.tracking import Followers
 from tests.helpers.runs import EIGHT_STEPS, HANGS, echoing, mini, stop_at
-from tests.helpers.small_studies import RecordedProgress
 
 # Trackers call what their own dependencies deprecate.
 pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
@@ -45,7 +45,7 @@ def test_a_profile_names_what_the_host_does(tmp_path):
 
 @pytest.mark.parametrize(("steps", "is_file"), [((2, 4), True), ((90, 99), False)])
 def test_a_profile_that_cannot_be_written_or_has_no_step_is_one_warning(steps, is_file, tmp_path):
-    said, tools = RecordedProgress(), tracking.Tools(root=tmp_path, profile=steps)
+    said, tools = Progress(quiet=True), tracking.Tools(root=tmp_path, profile=steps)
 
     def in_the_way(step):
         if step == 1 and is_file:
@@ -54,8 +54,8 @@ def test_a_profile_that_cannot_be_written_or_has_no_step_is_one_warning(steps, i
     config = mini(**EIGHT_STEPS)
     result = train.train(config, tmp_path, said, on_step=in_the_way, tools=tools)
     assert result["status"] == "exhausted"
-    assert len(said.lines) == 1
-    assert "--profile" in said.lines[0]
+    assert len(said.unsaid) == 1
+    assert "--profile" in said.unsaid[0]
 
 
 EVENTS = {"record": ({},), "saved": (), "end": ({},), "close": ()}

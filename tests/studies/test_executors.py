@@ -18,12 +18,13 @@ import pytest
 import sweep
 from analysis import load
 from runs import cli, records
+from runs.progress import Progress
 from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import MAX_WORKER_FAILURES, run
 from studies.trial import Outcome, run_unit
 from tests.helpers.runs import HANGS, ROOT, mini, records_of
-from tests.helpers.small_studies import AXES, QUIET, RecordedProgress, study
+from tests.helpers.small_studies import AXES, QUIET, study
 
 
 def longer():
@@ -116,10 +117,10 @@ class FirstTrialKills(InProcessExecutor):
 
 
 def test_a_trial_that_kills_its_workers_ends_the_launch_and_a_later_one_trains_it(tmp_path):
-    plan, said = study(trials=1, conditions=("baseline",)), RecordedProgress()
+    plan, said = study(trials=1, conditions=("baseline",)), Progress(quiet=True)
     with pytest.raises(cli.Failed, match="trial 0"):
         run(plan, tmp_path, said, FirstTrialKills)
-    assert len(said.lines) == MAX_WORKER_FAILURES - 1
+    assert len(said.unsaid) == MAX_WORKER_FAILURES - 1
     assert run(plan, tmp_path, QUIET) == "finished"
     assert load.read(tmp_path).trials["status"].tolist() == ["exhausted"]
 
@@ -198,9 +199,9 @@ def test_a_trial_that_another_launch_finishes_meanwhile_is_not_reported_again(tm
                 assert run_unit(self._study, unit, self._study_dir, QUIET).trained == unit.trials
             super().submit(unit, label)
 
-    progress = RecordedProgress()
+    progress = Progress(quiet=True)
     assert run(study(trials=1, searches=2), tmp_path / "study", progress, Late) == "finished"
-    lines = [line for line in progress.lines if "best" in line]
+    lines = [line for line in progress.unsaid if "best" in line]
     assert len(lines) == 2
     assert all("search 1, trial 0: " in line for line in lines)
 

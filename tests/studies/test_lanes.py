@@ -142,44 +142,20 @@ def test_interrupted_lanes_resume_together(interrupt, chosen, alone, tmp_path):
         assert_same(workdir, alone[number])
 
 
-class Counted:
-    taken = 0
+class Broken:
+    """An input that ends in an error."""
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        self.taken += 1
-        return f"batch {self.taken - 1}"
+        raise OSError("a cable was pulled")
 
     def get_state(self):
-        return {"batches": self.taken}
-
-    def set_state(self, state):
-        self.taken = state["batches"]
-
-    def close(self): ...
-
-
-def test_a_lane_that_waits_is_at_its_own_position():
-    shared = lanes.SharedInput(Counted(), None)
-    behind, ahead = lanes.Lane(shared), lanes.Lane(shared)
-    behind.set_state({"batches": 2})
-    ahead.set_state({"batches": 4})
-    for number in (2, 3):
-        assert next(behind) == f"batch {number}"
-        assert (behind.position, behind.get_state()) == (number + 1, {"batches": number + 1})
-        assert ahead.position == 4
-    for lane in (ahead, behind):
-        assert next(lane) == "batch 4"
-        assert lane.get_state() == {"batches": 5}
+        return {"batches": 0}
 
 
 def test_input_that_ends_in_an_error_ends_every_lane():
-    class Broken(Counted):
-        def __next__(self):
-            raise OSError("a cable was pulled")
-
     shared = lanes.SharedInput(Broken(), None)
     for lane in [lanes.Lane(shared), lanes.Lane(shared)]:
         for _ in range(2):

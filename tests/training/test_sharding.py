@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import train
+from runs.progress import Progress
 from tests.helpers import sharding_worker
 from tests.helpers.runs import cpu_devices, mini, run_command, train_lines
-from tests.helpers.small_studies import RecordedProgress
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def test_items_kept_on_eight_devices_give_the_bytes_and_losses_of_the_host(eight
 def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted):
     found, workdir = eight
     assert found["stopped"] == "preempted"
-    said = RecordedProgress()
+    said = Progress(quiet=True)
     assert train.train(mini(log_every_steps=1), workdir, said)["status"] == "exhausted"
-    (line,) = said.lines
+    (line,) = said.unsaid
     assert "hardware.devices (8 there, 1 here); sharding ('fsdp' there, 'replicated'" in line
     one, resumed = map(train_lines, (uninterrupted(mini(log_every_steps=1)), workdir))
     assert [r["fresh_examples"] for r in resumed] == [r["fresh_examples"] for r in one]
