@@ -32,8 +32,8 @@ from echo.stores import Layout, RowAllocator, Stacked
 NOWHERE = 2**30
 
 # Items are sent and placed in pieces of so many, none larger than a batch. Each has a program. JAX
-# takes tens of microseconds per array sent, and chunks of a power of two have at most two pieces.
-_PIECES = (64, 16, 4, 1)
+# takes tens of microseconds per array sent, and photographs come in chunks of 16, 32, or 64.
+_PIECES = (64, 32, 16, 4, 1)
 
 # (items with leaves [m, ...], their numbers uint32 [m, ...]) -> the items to store
 Enter = Callable[[Any, jax.Array], Any]
