@@ -378,6 +378,21 @@ def test_a_resumed_pass_iterates_once_as_an_uninterrupted_one_does(outputs):
     assert [head + list(resumed), list(resumed)] == passes
 
 
+def test_a_state_before_the_first_item_begins_no_second_pass():
+    """Loaders of torchdata draw their order in iter()."""
+    begun = []
+
+    class Counted(Eager):
+        def __iter__(self):
+            begun.append(self)
+            return super().__iter__()
+
+    echoed = echo_iterable(Counted(9), 2)
+    echoed.state_dict()
+    assert list(echoed) == schedule_says(2, 0, 0, 9)
+    assert len(begun) == 1
+
+
 @pytest.mark.parametrize("iterate", [iter, lambda items: map(int, items), lambda i: (j for j in i)])
 def test_an_iterator_that_has_been_read_takes_no_state(iterate):
     echoed = echo_iterable(iterate(range(9)), 2, 4)
