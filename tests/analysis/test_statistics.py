@@ -212,7 +212,7 @@ def test_signs_change_at_a_value_that_pairs_share():
 
 
 def test_a_ratio_of_ratios_is_the_quotient_of_two_wider_intervals():
-    own, base = np.random.default_rng(1).lognormal(size=(2, 30))
+    own, base = np.random.default_rng(1).lognormal(size=(2, 200))
     sides = [uncertainty.sign_interval(x, x, level=0.975) for x in (own, base)]
     low, high, *balance = uncertainty.ratio_of_ratios((own, own), (base, base))
     assert (low, high) == pytest.approx((sides[0][0] / sides[1][1], sides[0][1] / sides[1][0]))

@@ -47,5 +47,6 @@ def test_output_that_fails_does_not_end_the_command(tmp_path):
 
 
 def test_durations_are_for_humans():
-    shown = {41.6: "42 s", 200: "3 min 20 s", 7500: "2 h 05 min", float("inf"): "?", None: "?"}
+    shown = {-1: "0 s", 0.2: "0 s", 41.6: "42 s", 3599: "59 min 59 s", 7500: "2 h 05 min"}
+    shown |= {float("inf"): "?", None: "?"}
     assert {seconds: duration(seconds) for seconds in shown} == shown

@@ -230,6 +230,11 @@ def test_passwords_in_urls_are_not_shown(text, shown):
     assert records.redacted(text) == shown
 
 
+def test_long_text_is_cut_to_one_line():
+    assert records.plain("a\n\tb" + "c" * 20, 10) == "a bcccc..."
+    assert records.plain("a bcccccc\n", 9) == "a bcccccc"
+
+
 def test_trials_on_disk_come_in_order(tmp_path):
     no_trials = ("a/0/not_a_trial", "report/x/1", "a/0/01", "a/0/²")
     for place in ("b/0/10", "b/0/9", "a/1/0", "a/0/0", *no_trials):
