@@ -3,7 +3,6 @@
     python -m benchmarks.stage --out=results/stage.md      about 10 minutes
     python -m benchmarks.stage --quick                     a smoke run of seconds
     python -m benchmarks.stage --loop                      echo.auto and echo.watch, 8 minutes
-    python -m benchmarks.stage --slow                      single slow examples, 2 minutes
 
 Every side repeats items e times, mixes the copies in a shuffle buffer, and returns batches of 128.
 Two paths are measured: the stage alone, fed with chunks of consecutive items, beside the copying
@@ -13,15 +12,11 @@ echo, Grain, and tf.data all read item by item. Rounds of the sides are interlea
 With `--loop`, loaders sleep R times as long per batch as the loop's step does. `echo.auto` is
 compared with the loader alone, in steps per second from the first batch on; and `echo.watch`, while
 two processes keep the cores busy, with the times that loader and step really took.
-
-With `--slow`, 1 in 20 examples takes 10 times as long as the others. `echo.auto` and fixed factors
-are compared with waiting for examples in their order, and with taking those that are ready first.
 """
 
 import concurrent.futures
 import dataclasses
 import importlib.util
-import itertools
 import os
 import subprocess
 import sys
@@ -34,8 +29,6 @@ import numpy as np
 
 import echo
 from benchmarks import common
-from data.sources import in_share
-from data.throttle import SLOWNESS
 
 BATCH = 128
 CHUNK = 256  # items that tf.data repeats in one call, in the side "in chunks"
@@ -350,68 +343,14 @@ def loop_report() -> str:
     )
 
 
-SLOW_RATIOS, SLOW_SHARE, SLOW_STEP = (1, 2, 4), 0.05, 0.05
-SLOW_BATCHES, SLOW_ROWS, SLOW_READERS = 60, 32, 8
-
-
-def read_by_threads(ratio: float, ready_first: bool) -> Iterator[np.ndarray]:
-    """Batches of examples that threads read two batches ahead, in their order or as they get ready;
-    on average they take `ratio` steps."""
-    slow = SLOW_ROWS * SLOW_SHARE * (SLOWNESS - 1)
-    seconds = ratio * SLOW_STEP * SLOW_READERS / (SLOW_ROWS + slow)
-
-    def read(number: int) -> np.ndarray:
-        is_slow = in_share(SLOW_SHARE, str(number).encode())
-        time.sleep(seconds * (SLOWNESS if is_slow else 1))
-        return np.full(4, number)
-
-    numbers, batch = iter(range(SLOW_BATCHES * SLOW_ROWS)), []
-    with concurrent.futures.ThreadPoolExecutor(SLOW_READERS) as pool:
-        pending = [pool.submit(read, n) for n in itertools.islice(numbers, 2 * SLOW_ROWS)]
-        while pending:
-            done = next(concurrent.futures.as_completed(pending)) if ready_first else pending[0]
-            pending.remove(done)
-            pending += [pool.submit(read, n) for n in itertools.islice(numbers, 1)]
-            batch.append(done.result())
-            if len(batch) == SLOW_ROWS:
-                yield np.stack(batch)
-                batch = []
-
-
-def slow_report() -> str:
-    rows, buffer = [], 4 * SLOW_ROWS
-    for ratio in SLOW_RATIOS:
-        sides: dict[str, Any] = {"in order": read_by_threads(ratio, False)}
-        sides["ready first"] = read_by_threads(ratio, True)
-        for e in (2, 4):
-            read = read_by_threads(ratio, False)
-            sides[f"e = {e}"] = echo.echo_iterable(read, e, buffer, rebatch=SLOW_ROWS)
-        sides["auto"] = echo.auto(read_by_threads(ratio, False))
-        paces = {name: pace(batches, SLOW_STEP) for name, batches in sides.items()}
-        cells = [f"{steps:.1f}, {waited:.0%}" for steps, waited in paces.values()]
-        rows.append([str(ratio), *cells])
-        common.progress(" ".join(rows[-1]))
-    return "\n\n".join(
-        [
-            "## Single slow examples",
-            f"Measured by `python -m benchmarks.stage --slow`. {common.machine(['grain'])} "
-            f"{SLOW_SHARE:.0%} of the examples take {SLOWNESS} times as long as the others, and "
-            f"{SLOW_READERS} threads read; R is that of the mean. Steps per second, of at most "
-            f"{1 / SLOW_STEP:.0f}, and the share of the time that the loop waits:",
-            common.markdown_table(["R", *sides], rows),
-        ]
-    )
-
-
 def main(argv: list[str] | None = None) -> None:
     rounds, seconds = "number of rounds", "seconds per side and round"
     parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, rounds=rounds, seconds=seconds)
     common.add_list(parser, "--factors", common.number(1), "1,2,4,8")
     parser.add_argument("--loop", action="store_true", help="echo.auto and echo.watch instead")
-    parser.add_argument("--slow", action="store_true", help="single slow examples instead")
     options = parser.parse_args(argv)
-    if options.loop or options.slow:
-        common.publish(loop_report() if options.loop else slow_report(), options.out)
+    if options.loop:
+        common.publish(loop_report(), options.out)
         return
     plan = common.plan(options, Plan(), QUICK)
     parts = [

@@ -1,7 +1,6 @@
 """Published records: a study reads the same from Parquet files, and changed ones are refused."""
 
 import contextlib
-import pathlib
 import shutil
 
 import numpy as np
@@ -158,27 +157,3 @@ def test_damaged_files_are_refused(tmp_path):
         file.write_bytes(damaged if rng.integers(2) else content[:place])
         with contextlib.suppress(cli.InputError):
             pd.testing.assert_frame_equal(load.read(file).trials, expected)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ([RESULTS / archive.TRIALS], "--study"),
-        ([RESULTS / archive.TRIALS, "--study=grid/nothing"], "grid/nothing"),
-        ([RESULTS / archive.TRIALS, "--study=convex/further"], "plan"),
-        ([RESULTS / archive.TRIALS, RESULTS / archive.TRIALS], archive.TRIALS),
-        ([RESULTS / archive.TRIALS, "--study=further/quality", "--target=0.5"], archive.CURVES),
-        (["{tmp}/" + archive.TRIALS], archive.TRIALS),
-        (["{tmp}", "--pack={tmp}"], "{tmp}"),
-        (["{tmp}", "--pack={tmp}", "--target=1"], "--pack"),
-        (["{tmp}", "--pack="], "directory"),
-    ],
-)
-def test_wrong_input(tmp_path, capsys, arguments, named):
-    arguments = [str(word).replace("{tmp}", str(tmp_path)) for word in arguments]
-    out = [] if any("--pack" in word for word in arguments) else [f"--out={tmp_path / 'out'}"]
-    assert run_analysis(*arguments, *out) == 2
-    error = capsys.readouterr().err
-    assert named.replace("{tmp}", str(tmp_path)) in error
-    assert error.count("\n") == 1
-    assert not list(pathlib.Path(tmp_path).iterdir())

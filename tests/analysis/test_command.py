@@ -5,8 +5,9 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
+from analysis import archive
 from runs import records
-from tests.helpers.runs import HANGS, start_python
+from tests.helpers.runs import HANGS, ROOT, start_python
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
@@ -17,12 +18,9 @@ from tests.helpers.written_studies import (
     write_study,
 )
 
+TRIALS = str(ROOT / "results" / archive.TRIALS)
+
 pytestmark = pytest.mark.usefixtures("coarse_figures")
-
-
-@pytest.fixture
-def small(tmp_path):
-    return write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
 
 
 @pytest.mark.parametrize("width", [40, 100])
@@ -81,6 +79,15 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/without",), "study.json"),
         (("{tmp}/study", "--out={tmp}/other"), "{tmp}/other/trials.csv"),
         (("{tmp}/study", "--out={tmp}/figure"), "{tmp}/figure/best_trial_curves.png"),
+        ((TRIALS,), TRIALS),
+        ((TRIALS, "--out={tmp}/out"), "--study"),
+        ((TRIALS, "--out={tmp}/out", "--study=grid/nothing"), "grid/nothing"),
+        ((TRIALS, "--out={tmp}/out", "--study=convex/further"), "plan"),
+        ((TRIALS, "--out={tmp}/out", "--study=further/quality", "--target=0.5"), archive.CURVES),
+        (("{tmp}/" + archive.TRIALS, "--out={tmp}/out"), archive.TRIALS),
+        (("{tmp}", "--pack={tmp}/out"), "{tmp}"),
+        (("{tmp}", "--pack={tmp}/out", "--target=1"), "--pack"),
+        (("{tmp}", "--pack="), "directory"),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, named):
@@ -98,7 +105,7 @@ def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, named):
     assert named.format(tmp=tmp_path) in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
-    assert not [*tmp_path.rglob("report")]
+    assert not [*tmp_path.rglob("report"), *tmp_path.glob("out")]
     for path in (*tmp_path.rglob("trials.csv"), *tmp_path.rglob("*.png")):
         assert path.read_text() == "mine"
 

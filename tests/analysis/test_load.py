@@ -28,11 +28,6 @@ ENDS = ["fresh_examples_low", "fresh_examples_high"]
 INF = math.inf
 
 
-@pytest.fixture
-def small(tmp_path):
-    return write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
-
-
 @pytest.fixture(scope="module")
 def small_files(tmp_path_factory):
     return write_study(tmp_path_factory.mktemp("whole") / "small", [BASELINE, BEFORE], SMALL)
@@ -116,14 +111,6 @@ def test_a_trial_that_diverged_after_an_easier_target_counts_there(tmp_path):
     # A best value is of the whole budget, which that run did not survive.
     values = write_study(tmp_path / "v", [BASELINE, BEFORE], trials, score="best_value")
     assert load.read(values, 0.85).trials["counted"].tolist()[:3] == [False, True, True]
-
-
-def test_target_below_is_reached_from_above(tmp_path):
-    target = {"metric": "loss", "value": 1.0, "mode": "below"}
-    trials = {("baseline", 0, 0): [3.0, 1.5, 1.0], ("baseline", 0, 1): [2.0, 2.0, 0.5]}
-    loaded = load.read(write_study(tmp_path / "s", [BASELINE], trials, target=target), target=0.5)
-    assert scores.best_trials(loaded.trials, loaded.study)["trial"].tolist() == [1]
-    assert loaded.trials["fresh_examples_to_target"].isna().tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("mode", "best"), [("above", [0.8, 0.9]), ("below", [0.3, 0.2])])
@@ -371,14 +358,6 @@ def test_caveats_of_a_small_study(small):
     assert "in 2 of 2 conditions, most in before augmentation, e = 2 (25%)" in text
     assert "hardware" not in text
     assert "Searches are missing" not in text
-
-
-def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path):
-    values = {("baseline", 0, 0): [0.1] * 4, ("before_e2", 0, 0): [0.1, 0.9]}
-    root = write_study(tmp_path / "one", [BASELINE, BEFORE], values, searches=1)
-    loaded, _, table = analyzed(root)
-    assert tables.effect_text(table.to_dict("records")[1], "ratio").startswith("≤0.50")
-    assert "no echoing (0 of 1)" in " ".join(caveats.find(loaded))
 
 
 CPU = {"device_kind": "cpu", "devices": 1, "cpu_count": 2, "cpu": "Xeon"}

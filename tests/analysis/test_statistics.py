@@ -48,20 +48,6 @@ def test_median_of_partly_censored_ratios(ends, middle, spread):
         assert bounds.range_text(summary, "{:.2f}".format) == spread
 
 
-def test_bounds_of_a_median_are_tight():
-    """Any values within their bounds have their median within its bounds, which are attained."""
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        lows = random.uniform(0, 1, random.integers(1, 8))
-        highs = lows + random.choice([0.0, 0.5], lows.shape)
-        summary = bounds.summary(lows, highs)
-        inside = random.uniform(lows, highs, (200, len(lows)))
-        medians = np.median(inside, axis=1)
-        assert summary.low - 1e-12 <= medians.min()
-        assert medians.max() <= summary.high + 1e-12
-        assert (summary.low, summary.high) == (np.median(lows), np.median(highs))
-
-
 @pytest.mark.parametrize("count", range(1, 12))
 def test_level_of_the_range_is_that_of_order_statistics(count):
     # The median lies outside where all draws are on one side of it.

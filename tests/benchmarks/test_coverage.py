@@ -1,14 +1,10 @@
 """The intervals of the reports have their stated coverage, in simulated studies."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from analysis import scores, uncertainty
 from benchmarks import coverage
 from benchmarks.coverage import Setting
-from runs import records
-from runs.study import Condition, Study
 
 STUDIES, POOL = 400, 24
 MARGIN = 0.03  # allowed shortfall from the nominal level; the standard error is 0.01
@@ -72,45 +68,3 @@ def test_a_ratio_of_ratios_covers_whatever_is_censored():
     assert free.claimed
     assert min(free.covered, censored.covered) >= 0.95 - MARGIN
     assert free.bounded == 1  # not by an interval without ends
-
-
-def test_simulation_and_analysis_give_the_same_intervals():
-    random = np.random.default_rng(5)
-    setting = Setting(searches=3, trials=6, noise=0.4, divisor=2)
-    cost, counted, _ = coverage.costs(random, setting, 1, POOL)
-    score, end = coverage.scored(cost[0], setting.cadences), 6400.0
-    same = {"lanes": 1, "workers": 1, "steps_to_target": 1.0, "seconds_to_target": 1.0, "steps": 1}
-    same |= {"train_seconds": 1.0, "best_value": 0.5}
-    rows = []
-    for side, (name, point) in enumerate((("baseline", "none"), ("echoed", "after_batching"))):
-        for (search, trial), value in np.ndenumerate(score[side]):
-            reached = value <= end
-            rows.append(
-                same
-                | {"condition": name, "label": name, "insertion": point, "search": search}
-                | {"trial": trial, "status": "reached" if reached else "exhausted"}
-                | {"model_seed": 100 * search + trial, "fresh_examples": min(value, end)}
-                | {"counted": bool(counted[0, side, search, trial])}
-                | {"fresh_examples_to_target": value if reached else None}
-                | {"fresh_examples_before_target": value - setting.cadences[side].item()}
-            )
-    trials = pd.DataFrame(rows).astype({"fresh_examples_to_target": float})
-    conditions = (
-        Condition("baseline", "baseline", {}),
-        Condition("echoed", "echoed", {}, "after_batching", factor=2.0),
-    )
-    target = records.Target("accuracy", 0.9, "above")
-    study = Study("s", conditions, target, "baseline", trials=6, searches=3, budget=6400)
-    table = scores.condition_scores(trials, study)
-    best = coverage.best(cost[0], counted[0], setting.cadences)
-    low, high = coverage.ends(best, end)
-    assert (table.loc[1, "ratio_min"], table.loc[1, "ratio_max"]) == pytest.approx(
-        ((low[1] / high[0]).min(), (high[1] / low[0]).max())
-    )
-    effects = uncertainty.paired_effects(uncertainty.pairs(trials, study), study)
-    both = counted[0, 0] & counted[0, 1]
-    (own, own_high), (base, base_high) = (
-        coverage.ends(score[side][both], end, setting.cadences[side].item()) for side in (1, 0)
-    )
-    expected = uncertainty.sign_interval(own / base_high, own_high / base)
-    assert effects.loc[0, ["low", "high"]].tolist() == pytest.approx(expected[:2])

@@ -44,12 +44,3 @@ def test_a_short_loop_has_a_row_for_each_ratio_and_loader(monkeypatch):
     rows = re.findall(r"^\| (\d) \| ([^|]+) \|", report, re.MULTILINE)
     assert len(set(rows)) == len(rows) >= 3 * 2
     assert "of 1 runs" in report
-
-
-@pytest.mark.parametrize("ready_first", [False, True])
-def test_threads_read_every_example_once(ready_first, monkeypatch):
-    monkeypatch.setattr(stage, "SLOW_STEP", 1e-3)
-    batches = list(stage.read_by_threads(1, ready_first))
-    numbers = np.concatenate(batches)[:, 0]
-    assert sorted(numbers) == [*range(stage.SLOW_BATCHES * stage.SLOW_ROWS)]
-    assert (numbers.tolist() == sorted(numbers)) == (not ready_first)

@@ -99,8 +99,3 @@ def test_wrong_arguments_are_refused(word, capsys):
     with pytest.raises(SystemExit, match="2"):
         compare.main([word])
     assert word.partition("=")[2] in capsys.readouterr().err
-
-
-def test_the_page_has_a_place_for_the_table():
-    text = (compare.ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-    assert text.index(compare.BEGIN) < text.index(compare.END)

@@ -33,9 +33,9 @@ def workload(**fields):
     return workloads.make(config, splits.open_source(config.dataset.name, "train")[1])
 
 
-def jpeg(pixels, mode="RGB") -> bytes:
+def jpeg(pixels) -> bytes:
     encoded = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(encoded, "JPEG", quality=95)
+    Image.fromarray(pixels).save(encoded, "JPEG", quality=95)
     return encoded.getvalue()
 
 

@@ -97,9 +97,3 @@ def test_evaluation_keeps_the_statistics_and_examples_apart():
     jax.tree.map(np.testing.assert_array_equal, before, nnx.state(model, nnx.BatchStat))
     alone = forward(model, images()[:1], train=False)
     np.testing.assert_allclose(alone, logits[:1], rtol=1e-5, atol=1e-5)
-
-
-def test_ghost_batches_are_normalized_apart():
-    model, x = mini(ghost_batch_size=2), images(4)
-    together, alone = forward(model, x, train=True), forward(model, x[:2], train=True)
-    np.testing.assert_allclose(together[:2], alone, rtol=1e-4, atol=1e-4)

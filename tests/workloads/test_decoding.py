@@ -100,12 +100,6 @@ def test_gray_levels_of_16_bits_are_scaled_by_the_largest(data, largest):
     assert (pixels == pixels[..., :1]).all()
 
 
-def test_alpha_and_transparency_are_ignored():
-    for name in ("PNG RGBA", "WEBP RGBA"):
-        pixels = decoding.decode(FILES[name], 3)
-        np.testing.assert_array_equal(pixels, np.asarray(transparent())[..., :3])
-
-
 def test_single_pixels_and_arrays_decode():
     pixels = np.zeros((8, 8, 1), np.uint8)
     assert decoding.decode(pixels, 1) is pixels

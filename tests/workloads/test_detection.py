@@ -11,16 +11,13 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import train
-import workloads
-from configs import coco
-from data import packaged, sources, splits
+from data import packaged, splits
 from models.resnet import STAGES, BasicBlock
 from models.ssd import default_boxes
 from runs import records
 from runs.records import is_share
 from tests.helpers.detection import mini, workload
 from tests.helpers.runs import echoing, train_lines
-from training import check
 from workloads.detection import boxes as geometry
 from workloads.detection import coco_metrics
 from workloads.detection.task import Detection, multibox_loss
@@ -240,16 +237,6 @@ def test_cocos_metrics_are_shares_and_losses_are_not():
 
 
 # Whole runs
-
-
-def test_the_full_configuration_is_the_studys():
-    config = coco.get_config()
-    check.check(config)
-    info = sources.DatasetInfo("coco/2017", "1", "", 80, None, 3, has_boxes=True)
-    detection = workloads.make(config, info)
-    assert len(default_boxes(detection.crop_size)) == 8732
-    assert (config.batch_size, config.model.ghost_batch_size) == (256, 128)
-    assert (config.target.metric, config.target.value) == ("mAP", 0.24)
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from data import splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
 from tests.helpers import tfds_data
-from tests.helpers.detection import GRAY, jpeg, mini, record, workload
+from tests.helpers.detection import jpeg, mini, record, workload
 from workloads.detection import windows
 
 
@@ -66,12 +66,6 @@ def test_boxes_outside_are_cut_off_and_empty_ones_dropped_and_both_counted():
     assert data["bad_boxes"].tolist() == [4]
     assert data["labels"][0].tolist() == [1, 1] + [-1] * 6
     np.testing.assert_allclose(data["boxes"][0, :2], [[0, 0, 1, 1], [0, 0.2, 0.5, 1]])
-
-
-@pytest.mark.parametrize("mode", ["L", "CMYK"])
-def test_gray_and_cmyk_images_are_converted(mode):
-    data = workload().decode([record(image=jpeg(GRAY, mode))])
-    assert np.abs(data["image"].astype(int) - 128).max() <= 3
 
 
 WHOLE = [0, 0, 1, 1]

@@ -14,7 +14,7 @@ from configs import coco, common_crawl, lm1b
 from data.splits import open_splits
 from models.transformer import Transformer
 from runs import records
-from tests.helpers.runs import SMALL_TEXT, shrunk
+from tests.helpers.runs import SMALL_TEXT, echoing, shrunk
 from tests.helpers.tfds_data import write_text
 from training import optimizer
 from training.evaluate import open_test_split
@@ -173,7 +173,7 @@ def test_full_size_logits_are_never_in_memory_at_once():
 
 
 def test_schedules_match_optax_and_the_detectors_steps():
-    schedule = small(lm1b).optimizer.schedule
+    schedule = lm1b.get_config("mini").optimizer.schedule
     schedule.name, schedule.warmup_progress, schedule.final_factor = "cosine", 0.1, 0.05
     theirs = optax.warmup_cosine_decay_schedule(0.0, 1.0, 20, 200, end_value=0.05)
     for step in range(0, 201, 5):
@@ -189,51 +189,41 @@ def test_schedules_match_optax_and_the_detectors_steps():
     np.testing.assert_allclose(factors, [0, 0.5, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
-def small(module, **fields):
-    """The shipped mini, shrunk to a run of seconds."""
-    sizes = SMALL_TEXT | {
-        "budget.fresh_examples": 320,
-        "evaluate_every_fresh_examples": 160,
-        "checkpoint_every_fresh_examples": 0,
-    }
-    return shrunk(module, sizes | fields, {})
-
-
-def run(workdir, config):
-    """The losses of a run's steps and of its evaluations, and its result."""
-    result = train.train(config, workdir)
-    rows = records.read_metrics(workdir)
-    losses = {s: [r["loss"] for r in rows if r["split"] == s] for s in ("train", "validation")}
-    return losses, result
-
-
-def echoed(insertion):
-    buffer = 8 if insertion == "after_batching" else 64
-    return {"echo.insertion": insertion, "echo.factor": 2, "echo.shuffle_buffer": buffer}
+# The shipped minis, shrunk to a run of seconds.
+SMALL = SMALL_TEXT | {
+    "budget.fresh_examples": 320,
+    "evaluate_every_fresh_examples": 160,
+    "checkpoint_every_fresh_examples": 0,
+}
 
 
 def test_echoing_at_every_insertion_point(tmp_path):
-    runs = {"none": run(tmp_path / "none", small(lm1b))}
-    for insertion in ("before_augmentation", "after_augmentation", "after_batching"):
-        runs[insertion] = run(tmp_path / insertion, small(lm1b, **echoed(insertion)))
-    for insertion, (losses, result) in runs.items():
+    buffers = {"before_augmentation": 64, "after_augmentation": 64, "after_batching": 8}
+    runs = []
+    for insertion, buffer in ({"none": 0} | buffers).items():
+        config = shrunk(lm1b, SMALL, echoing(insertion, buffer, factor=2))
+        result = train.train(config, tmp_path / insertion)
         assert result["status"] == "exhausted", result
         assert result["fresh_examples"] == 320
         assert result["step"] == (10 if insertion == "none" else 20)
-        assert losses["train"][0] == pytest.approx(np.log(200), rel=0.2)
-        assert losses["validation"][-1] < losses["validation"][0]
+        rows = records.read_metrics(tmp_path / insertion)
+        steps, evaluated = (
+            [r["loss"] for r in rows if r["split"] == s] for s in ("train", "validation")
+        )
+        assert steps[0] == pytest.approx(np.log(200), rel=0.2)
+        assert evaluated[-1] < evaluated[0]
+        runs.append((steps, evaluated))
     # Text has no augmentation, so both insertion points around it give the same batches.
-    assert runs["before_augmentation"][0] == runs["after_augmentation"][0]
-    assert runs["after_batching"][0] != runs["before_augmentation"][0]
+    assert runs[1] == runs[2] != runs[3]
 
 
 @pytest.mark.parametrize("module", [lm1b, common_crawl])
 def test_a_test_split_of_text_is_cut_by_the_vocabulary_of_the_training_split(module, tmp_path):
     texts = [b"echo what a slow pipeline has read %d times" % number for number in range(40)]
     write_text(tmp_path, "tiny", {"train": texts, "validation": texts[:9], "test": texts[5:26]})
-    fields = {"name": "tiny", "data_dir": str(tmp_path), "vocabulary_size": 33}
-    fields |= {"validation_split": "validation", "test_split": "test", "train_split": "train"}
-    prepared = make_experiment(small(module, **{f"dataset.{k}": v for k, v in fields.items()}))
+    fields = {"dataset__name": "tiny", "dataset__data_dir": str(tmp_path)}
+    fields |= {f"dataset__{name}_split": name for name in ("train", "validation", "test")}
+    prepared = make_experiment(shrunk(module, SMALL, fields | {"dataset__vocabulary_size": 33}))
     held_out = open_test_split(prepared.config)
     batches = held_out_batches(prepared.config, held_out, prepared.program)
     shown = [data["tokens"][mask == 1] for data, mask in batches]
