@@ -450,7 +450,7 @@ def e(factor: int, size: int) -> str:
 
 
 _ALL = "documents photographs digits logistic sentences mnist cells"
-_NEUTRAL = "digits logistic sentences mnist cells"  # also run at a common cadence
+_NEUTRAL = "documents digits logistic sentences mnist cells"  # also run at a common cadence
 _TWICE = "digits logistic sentences mnist cells"  # also run at twice the batch size
 _SHUFFLED = "digits logistic documents sentences mnist cells"
 _TWO, _PAIR, _MEAN = "digits logistic", "logistic sentences", " ".join(MEAN_PROBLEMS)

@@ -163,8 +163,8 @@ def studies(numbers: Numbers) -> Studies:
             "score": "seconds",
         },
         "factor": {
-            "about": "Figure 6: e = 1, 2, 4, 8, 16 at two batch sizes; does the larger batch "
-            "tolerate larger factors?",
+            "about": "Figure 6: e = 1, 2, 4, 8, 16 at two batch sizes; does e = 16 "
+            "gain more at the larger?",
             "conditions": numbers.grid(sizes[:2], ends[:1], (2, 4, 8, 16)),
             "baseline": f"baseline_b{sizes[0]}",
         },
