@@ -360,6 +360,14 @@ def test_caveats_of_a_small_study(small):
     assert "Searches are missing" not in text
 
 
+def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path):
+    values = {("baseline", 0, 0): [0.1] * 4, ("before_e2", 0, 0): [0.1, 0.9]}
+    root = write_study(tmp_path / "one", [BASELINE, BEFORE], values, searches=1)
+    loaded, _, table = analyzed(root)
+    assert tables.effect_text(table.to_dict("records")[1], "ratio").startswith("≤0.50")
+    assert "no echoing (0 of 1)" in " ".join(caveats.find(loaded))
+
+
 CPU = {"device_kind": "cpu", "devices": 1, "cpu_count": 2, "cpu": "Xeon"}
 RESUMED = {"step": 40, "commit": "bbb", "packages": {}, "hardware": CPU, "fields": {}}
 
