@@ -600,11 +600,12 @@ def repeats() -> pd.DataFrame:
     that is predicted from the law's parameters on the other problems."""
     rows = []
     for problem in _ALL.split():
-        cadence = _COMMON if problem in _TWICE.split() else ""
+        registered = problem in _TWICE.split()  # before documents had a common cadence
+        cadence = _COMMON if registered else ""
         own = [(n, _BUFFER, cadence, e(n, small(problem)), _NONE) for n in (2, 4, 16)]
         if problem in _PAIR.split():
             own += [(n, _BUFFER, "fractions", f"before_augmentation_e{n}") for n in (1.5, 3)]
-        if problem in _TWICE.split():
+        if registered:
             slots = (0,) if problem == "cells" else (0, 64, 1024)
             own += [(2, max(1, n), "shuffle", f"{_BEFORE}_buffer_{n}") for n in slots]
         if problem in _TWO.split():
