@@ -6,7 +6,7 @@
     python -m benchmarks.speedup --source=burst              input that comes in bursts
     python -m benchmarks.speedup --measure=steps             steps per second, without a target
     python -m benchmarks.speedup --problem=sentences --batch-size=32 --factors=2,4,8
-    python -m benchmarks.speedup --tuned=DIR                 conditions tuned by a finished study
+    python -m benchmarks.speedup --tuned=DIR                 conditions tuned by a study
 
 Every cell is a run of train.py with the real training step. A step without waiting is timed first,
 with the largest factor; a limit on reading (`--where=read`) or on the examples that the host
@@ -16,14 +16,16 @@ echoing, each factor of `--factors` before augmentation, on the host and on the 
 which is given neither R nor e. With `--where=augment` they are the insertion points.
 
 The order of the conditions is shuffled for each seed. Every condition is evaluated equally often
-per step. Seconds exclude compilation and evaluation. The speedup is over no echoing with the same
-seed: the median over the seeds, with the smallest and the largest. Runs that miss the target give
-bounds.
+per fresh example. Seconds exclude compilation and evaluation. The speedup is over no echoing with
+the same seed: the median over the seeds, with the smallest and the largest. Runs that miss the
+target give bounds.
 
-Without `--tuned`, every condition has the hyperparameters of the configuration. A study with the
-same conditions tunes them (`sweep.py --study=wall_time`); `--tuned=DIR` then takes the best trial
-of each search, and runs it with new seeds. The speedup is the geometric mean over the seeds of a
-search; its median over searches and their range include the variation of tuning.
+Without `--tuned`, every condition has the hyperparameters of the configuration. `--tuned` takes
+those of the best trial of each search of a study, a directory of sweep.py or one that is published
+(`--tuned=results/trials.parquet --study=grid/common_cadence_sentences`), and runs them with new
+seeds. Factors that the study lacks, and `auto`, have the hyperparameters of its largest factor
+below theirs. The speedup is the geometric mean over the seeds of a search; its median over searches
+and their range include the variation of tuning.
 """
 
 import dataclasses
@@ -35,18 +37,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from ml_collections import ConfigDict
 
 import train
 from analysis import bounds, load, scores
 from benchmarks import common
-from configs import catalog, cifar10, problems
-from runs import records
+from configs import base, catalog, cifar10, problems
+from runs import origins, records
 from runs.study import FRESH_EXAMPLES
+from training.evaluate import evaluate
 
 FACTOR = 4  # with --where=augment, at every insertion point
 PERIOD, BURST = 64.0, 16.0  # of a bursty input, in steps' time
 WARM_UP_STEPS = 20
+LIMITS = {
+    "read": "upstream.examples_per_second",
+    "augment": "upstream.augmented_examples_per_second",
+}
 STATUSES = ("reached", "exhausted", "diverged")
 
 
@@ -141,22 +149,41 @@ def conditions(
     return [Condition(label, (common.overridden(config, own),)) for label, own in rows.items()]
 
 
-def tuned(directory: pathlib.Path) -> list[Condition]:
-    """The conditions of a finished study, no echoing first, with the best trial of each search: the
-    fewest fresh examples to the target, or if no trial reached it, the best value."""
-    loaded = load.read(directory)
-    study = dataclasses.replace(loaded.study, score=FRESH_EXAMPLES)
-    best = scores.leaders(loaded.trials, scores.search_scores(loaded.trials, study))
-    found = []
-    for label, own in best.groupby("label", sort=False):
-        configs = []
-        for path in own["path"]:
-            record = records.read_json(pathlib.Path(path) / records.CONFIG)
-            configs.append(ConfigDict(record["config"]))
-            for name in ("examples_per_second", "augmented_examples_per_second"):
-                configs[-1].upstream[name] = 0.0
-        found.append(Condition(str(label), tuple(configs)))
-    return sorted(found, key=lambda condition: condition.echoes)
+def tuned(
+    place: pathlib.Path, study: str, where: str, factors: Sequence[int], ratio: float
+) -> list[Condition]:
+    """No echoing, the factors, and `auto`, or with where=augment the conditions of a study, with
+    the best trial of each search: the fewest fresh examples to the target, or if no trial reached
+    it, the best value."""
+    loaded = load.read(place, study=study)
+    plan = dataclasses.replace(loaded.study, score=FRESH_EXAMPLES, cadence="fresh_examples")
+    best = scores.leaders(loaded.trials, scores.search_scores(loaded.trials, plan))
+    config, found = base.get_config(), []
+    with config.unlocked():
+        config.update(ConfigDict(plan.config))  # which may be older than some fields
+    unlimited = dict.fromkeys(LIMITS.values(), 0.0)
+    for name, own in best.groupby("condition", sort=False):
+        condition, configs = plan.condition(str(name)), []
+        for trial in own.sort_values("search").to_dict("records"):
+            hparams = {axis.field: trial[axis.field] for axis in plan.space}
+            fields = plan.trial_settings(condition, trial["search"], trial["trial"], hparams)
+            configs.append(common.overridden(config, fields | unlimited))
+        found.append(Condition(condition.label, tuple(configs)))
+    found.sort(key=lambda condition: condition.echoes)
+    if where == "augment":
+        return found
+    known = {float(c.config.echo.factor): c for c in found}
+
+    def like(label: str, factor: float, fields: Mapping[str, Any]) -> Condition:
+        nearest = known[max(own for own in known if own <= factor)]
+        return Condition(label, tuple(common.overridden(c, fields) for c in nearest.configs))
+
+    rows = [like("no echoing", 1.0, {})]
+    buffer = max(c.config.echo.shuffle_buffer for c in found)
+    for factor in factors:
+        fields = catalog.echo("before_augmentation", float(factor), buffer)
+        rows.append(like(f"e = {factor}", factor, fields))
+    return [*rows, like("auto", ratio, {"echo.factor": 1.0} | catalog.auto(16, 2 * buffer))]
 
 
 # --- runs
@@ -164,12 +191,10 @@ def tuned(directory: pathlib.Path) -> list[Condition]:
 
 def limits(where: str, source: str, rate: float, step_seconds: float) -> dict[str, Any]:
     """The fields that limit the input to `rate` examples per second on average."""
-    if where == "augment":
-        return {"upstream.augmented_examples_per_second": rate}
-    if source == "rate":
-        return {"upstream.examples_per_second": rate}
+    if where == "augment" or source == "rate":
+        return {LIMITS[where]: rate}
     return {
-        "upstream.examples_per_second": rate * PERIOD / BURST,
+        LIMITS[where]: rate * PERIOD / BURST,
         "upstream.stall_every_seconds": BURST * step_seconds,
         "upstream.stall_seconds": (PERIOD - BURST) * step_seconds,
     }
@@ -253,36 +278,39 @@ def paces(
     return rounds
 
 
-Results = dict[str, list[list[dict[str, Any]]]]  # by label, search, and seed
-
-
 def seconds_to_target(
     chosen: Sequence[Condition],
     plan: Plan,
     limit: Mapping[str, Any],
     where: str,
+    test_split: str = "",
     keep: pathlib.Path | None = None,
-) -> Results:
-    """Trains every condition with every seed behind the limit; `keep` gets the runs' directories,
-    CONDITION/RUN, with the records of each."""
-    searches = len(chosen[0].configs)
-    results: Results = {c.label: [[] for _ in range(searches)] for c in chosen}
-    order = random.Random(0)
-    # An example counts once, so after batching, a condition cannot be evaluated after each step.
-    steps = FACTOR if where == "augment" else 1
+) -> pd.DataFrame:
+    """Trains every condition with every seed behind the limit: a row per run, with the metric on
+    the test split, if one is given, of the parameters that reached the target, else of the best.
+    `keep` gets the runs' directories, CONDITION/RUN, with the records of each."""
+    rows, order = [], random.Random(0)
+    saved = {"dataset.test_split": test_split, "checkpoint_every_fresh_examples": 10**9}
+    names = ["status", "seconds_to_target", "train_seconds", "fresh_examples_to_target"]
+    names += ["fresh_examples", "step"]
     with tempfile.TemporaryDirectory() as scratch:
-        for run in range(searches * plan.seeds):
+        for run in range(len(chosen[0].configs) * plan.seeds):
+            search, seed = divmod(run, plan.seeds)
             for condition in order.sample(list(chosen), len(chosen)):
-                config = condition.configs[run // plan.seeds]
-                every = steps * config.batch_size / condition.copies(plan.ratio)
-                fields = {"seed.data": 1000 + run, "seed.model": 1000 + run}
-                fields |= {"evaluate_every_fresh_examples": max(1, round(every)), **limit}
+                fields = {"seed.data": 1000 + run, "seed.model": 1000 + run, **limit}
                 name = condition.label.replace(" ", "")
                 workdir = (keep or pathlib.Path(scratch)) / name / str(run)
-                result = trained(config, fields, workdir)
-                results[condition.label][run // plan.seeds].append(result)
-            common.progress(f"run {run + 1} of {searches * plan.seeds}")
-    return results
+                config = condition.configs[search]
+                result = trained(config, fields | (saved if test_split else {}), workdir)
+                row = {"condition": condition.label, "bound": condition.bound(where, plan.ratio)}
+                row |= {"search": search, "seed": seed} | {name: result[name] for name in names}
+                if test_split:
+                    splits = evaluate(workdir)["splits"]
+                    row["test"] = splits[test_split][config.target.metric]
+                rows.append(row)
+            common.progress(f"run {run + 1} of {len(chosen[0].configs) * plan.seeds}")
+    labels = {condition.label: place for place, condition in enumerate(chosen)}
+    return pd.DataFrame(sorted(rows, key=lambda row: labels[row["condition"]]))
 
 
 # --- the table
@@ -290,11 +318,12 @@ def seconds_to_target(
 Ends = tuple[np.ndarray, np.ndarray]  # lower and upper bounds, [searches, seeds]
 
 
-def ends(results: Sequence[Sequence[Mapping[str, Any]]], field: str, spent: str) -> Ends:
+def ends(runs: pd.DataFrame, field: str, spent: str) -> Ends:
     """Bounds of a quantity to the target; a run that missed it would need more than it spent."""
-    low = np.array([[r[spent] if r[field] is None else r[field] for r in s] for s in results])
-    missed = np.array([[r[field] is None for r in seeds] for seeds in results])
-    return low.astype(float), np.where(missed, np.inf, low)
+    table = runs.pivot(index="search", columns="seed", values=[field, spent]).astype(float)
+    known = table[field].to_numpy()
+    missed = np.isnan(known)
+    return np.where(missed, table[spent], known), np.where(missed, np.inf, known)
 
 
 def speedup(base: Ends, own: Ends) -> bounds.Summary:
@@ -303,29 +332,39 @@ def speedup(base: Ends, own: Ends) -> bounds.Summary:
         return bounds.summary(*(np.exp(np.log(end).mean(-1)) for end in bounds.ratio(base, own)))
 
 
-def target_table(chosen: Sequence[Condition], results: Results, plan: Plan, where: str) -> str:
-    number, rows = "{:.2f}".format, []
-    base = ends(results[chosen[0].label], "seconds_to_target", "train_seconds")
-    for condition in chosen:
-        runs = [result for seeds in results[condition.label] for result in seeds]
-        own = ends(results[condition.label], "seconds_to_target", "train_seconds")
-        fresh = ends(results[condition.label], "fresh_examples_to_target", "fresh_examples")
-        ratio = speedup(base, own)
-        medians = [float(np.median(end)) for end in (*own, *fresh)]
-        middle = bounds.text(ratio.low, ratio.high, number)
+def target_rows(runs: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of the table of runs, no echoing first; a star marks a speedup above
+    its bound. Metrics on a test split are the median, then differences: means over the seeds of a
+    search, their median and range over the searches."""
+    number, rows, first, base = "{:.2f}".format, [], None, None
+    for label, own in runs.groupby("condition", sort=False):
+        taken = ends(own, "seconds_to_target", "train_seconds")
+        fresh = ends(own, "fresh_examples_to_target", "fresh_examples")
+        first = first or taken
+        ratio = speedup(first, taken)
+        medians = [float(np.median(end)) for end in (*taken, *fresh)]
+        star = "*" * bool(ratio.low > own["bound"].iloc[0])
+        middle = bounds.text(ratio.low, ratio.high, number) + star
         rows.append(
             [
-                condition.label,
+                str(label),
                 bounds.text(medians[0], medians[1], number),
-                f"{middle} [{bounds.range_text(ratio, number)}]",
-                f"{condition.bound(where, plan.ratio):.3g}",
+                f"{middle} [{bounds.range_text(ratio, number)}]" if len(rows) else "1",
+                f"{own['bound'].iloc[0]:.3g}",
                 bounds.text(medians[2], medians[3], "{:,.0f}".format),
-                f"{np.median([r['step'] / r['train_seconds'] for r in runs]):.1f}",
-                f"{sum(r['status'] == 'reached' for r in runs)}/{len(runs)}",
+                f"{(own['step'] / own['train_seconds']).median():.1f}",
+                f"{(own['status'] == 'reached').sum()}/{len(own)}",
             ]
         )
-    header = ["", "seconds", f"speedup over {chosen[0].label}", "bound", "fresh examples"]
-    return common.markdown_table([*header, "steps/s", "runs reached"], rows)
+        if "test" in runs:
+            values = own.pivot(index="search", columns="seed", values="test")
+            base = values if base is None else base
+            differences = (values - base).mean(axis=1)
+            middle, *ends_of = (f(differences) for f in (np.median, np.min, np.max))
+            text = f"{middle:+.3f} [{ends_of[0]:+.3f}, {ends_of[1]:+.3f}]"
+            rows[-1].append(text if len(rows) > 1 else f"{own['test'].median():.3f}")
+    header = ["", "seconds", "speedup", "bound", "fresh examples", "steps/s", "runs reached"]
+    return header + ["on the test split"] * ("test" in runs), rows
 
 
 def steps_table(
@@ -368,6 +407,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--measure", choices=("target", "steps"), default="target")
     parser.add_argument("--problem", choices=problems.PROBLEMS, help="instead of the digits mini")
     parser.add_argument("--tuned", type=pathlib.Path, metavar="DIR", help="a finished study")
+    parser.add_argument("--study", default="", help="with --tuned=trials.parquet: its name there")
+    text = "target: evaluate there, too, what reached the target"
+    parser.add_argument("--test-split", default="", metavar="SPLIT", help=text)
+    text = "target: add a row per run to this table (speedup.csv)"
+    parser.add_argument("--csv", type=pathlib.Path, metavar="FILE", help=text)
     text = "target: keep the records of each run there, for benchmarks.leaderboard"
     parser.add_argument("--keep", type=pathlib.Path, metavar="DIR", help=text)
     common.add_list(parser, "--factors", common.number(2), "2,4,6,8")
@@ -382,7 +426,8 @@ def main(argv: list[str] | None = None) -> None:
     config = configuration(plan, options.problem)
     chosen = conditions(config, options.where, options.factors, options.placements)
     if options.tuned:
-        chosen = tuned(options.tuned)
+        given = options.where, options.factors, plan.ratio
+        chosen = tuned(options.tuned, options.study, *given)
     elif options.measure == "target":  # each seed stands for a search
         chosen = [dataclasses.replace(c, configs=c.configs * plan.seeds) for c in chosen]
         plan = dataclasses.replace(plan, seeds=1)
@@ -398,8 +443,15 @@ def main(argv: list[str] | None = None) -> None:
     else:
         seconds = step_seconds(chosen, plan)
         limit = limited(seconds)
-        results = seconds_to_target(chosen, plan, limit, options.where, options.keep)
-        what, table = "Seconds to the target", target_table(chosen, results, plan, options.where)
+        own = options.where, options.test_split, options.keep
+        runs = seconds_to_target(chosen, plan, limit, *own)
+        what, table = "Seconds to the target", common.markdown_table(*target_rows(runs))
+        if options.csv:
+            about = {"problem": options.problem or "digits", "step_seconds": seconds}
+            about["examples_per_second"] = limit[LIMITS[options.where]]
+            own = pd.DataFrame(about, runs.index).join(runs).assign(commit=origins.commit())
+            old = [pd.read_csv(options.csv)] if options.csv.exists() else []
+            pd.concat([*old, own]).to_csv(options.csv, index=False)
     slow = "augmentation" if options.where == "augment" else "reading"
     bursts = ", in bursts" * (options.source == "burst")
     text = [

@@ -1,12 +1,12 @@
 """Seconds and steps behind a slow input: limits, bounds, shares, and small runs."""
 
-import dataclasses
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from benchmarks import speedup
+from benchmarks import common, speedup
 from benchmarks.speedup import Plan, Steady
 from tests.helpers.written_studies import BASELINE, BEFORE, TARGET, write_study
 
@@ -18,16 +18,19 @@ def chosen(where="read", factors=(2, 8)):
     return speedup.conditions(config, where, factors, ("host", "device"))
 
 
-def result(seconds, fresh=9, spent=None):
-    """A run that took so many seconds to the target, or None and `spent` seconds in all."""
-    return {
-        "status": "exhausted" if seconds is None else "reached",
-        "seconds_to_target": seconds,
-        "train_seconds": seconds or spent,
-        "fresh_examples_to_target": None if seconds is None else fresh,
-        "fresh_examples": fresh,
-        "step": 4,
-    }
+def runs(condition, bound, seconds):
+    """A table of runs that took so many seconds to the target, by search and seed; negative: in
+    all, without reaching it."""
+    rows = []
+    for search, own in enumerate(seconds):
+        for seed, taken in enumerate(own):
+            reached = taken > 0
+            row = {"condition": condition, "bound": bound, "search": search, "seed": seed}
+            row |= {"status": "reached" if reached else "exhausted", "train_seconds": abs(taken)}
+            row["seconds_to_target"] = taken if reached else None
+            row["fresh_examples_to_target"] = 9 if reached else None
+            rows.append(row | {"fresh_examples": 9, "step": 4})
+    return pd.DataFrame(rows)
 
 
 def cells(table):
@@ -53,16 +56,13 @@ def test_bounds_of_the_speedup():
 
 
 def test_with_searches_speedups_are_geometric_means_and_missed_targets_give_bounds():
-    none, e2 = (
-        dataclasses.replace(condition, configs=condition.configs * 3) for condition in chosen()[:2]
-    )
-    results = {none.label: [[result(4.0), result(9.0)]] * 2 + [[result(4.0), result(None, 9, 4.0)]]}
-    results[e2.label] = [[result(1.0), result(1.0)], [result(2.0), result(2.0)], [result(4.0)] * 2]
-    row = cells(speedup.target_table([none, e2], results, PLAN, "read"))["e = 2"]
-    assert row[1] == "3.00 to 6.00 [1.00, >6.00]"
+    none = runs("no echoing", 1.0, [[4.0, 9.0], [4.0, 9.0], [4.0, -4.0]])
+    echoed = runs("e = 2", 2.0, [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
+    _, rows = speedup.target_rows(pd.concat([none, echoed]))
+    first, row = rows
+    assert (first[0], first[2], first[-1]) == ("no echoing", "1", "5/6")
+    assert row[2] == "3.00 to 6.00* [1.00, >6.00]"
     assert row[-1] == "6/6"
-    base = cells(speedup.target_table([none, e2], results, PLAN, "read"))["no echoing"]
-    assert base[-1] == "5/6"
 
 
 def test_shares_are_of_what_the_upstream_and_the_step_allow():
@@ -86,12 +86,24 @@ def test_the_pace_leaves_out_the_warm_up_and_what_is_emitted_when_nothing_is_rea
 
 
 @pytest.mark.parametrize("flags", [[], ["--measure=steps", "--source=burst"]])
-def test_a_small_run_prints_a_row_per_condition(flags, capsys):
-    speedup.main(["--quick", "--factors=4", *flags])
+def test_a_small_run_prints_a_row_per_condition(flags, capsys, tmp_path):
+    file = tmp_path / "runs.csv"
+    speedup.main(["--quick", "--factors=4", f"--csv={file}", *flags])
     page = capsys.readouterr().out
     rows = re.findall(r"^\| (no echoing|e = 4|auto) \| ([\d.]+)", page, re.MULTILINE)
     assert [label for label, _ in rows] == ["no echoing", "e = 4", "auto"]
     assert np.all([float(value) > 0 for _, value in rows])
+    if not flags:
+        header, again = speedup.target_rows(pd.read_csv(file))
+        assert common.markdown_table(header, again) in page
+
+
+def test_metrics_on_a_test_split_are_compared_within_searches():
+    none = runs("no echoing", 1.0, [[4.0, 4.0], [4.0, 4.0]]).assign(test=[0.5, 0.7, 0.1, 0.1])
+    echoed = runs("e = 2", 2.0, [[2.0, 2.0], [2.0, 2.0]]).assign(test=[0.5, 0.5, 0.4, 0.2])
+    _, (first, second) = speedup.target_rows(pd.concat([none, echoed]))
+    assert first[-1] == "0.300"
+    assert second[-1] == "+0.050 [-0.100, +0.200]"
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -108,8 +120,12 @@ def test_a_study_tunes_each_search(sign, tmp_path):
     config = {"batch_size": 10, "upstream": {"examples_per_second": 9.0}}
     conditions = [BEFORE, BASELINE]
     write_study(tmp_path / "s", conditions, values, target=target, resolved_config=config)
-    none, echoed = speedup.tuned(tmp_path / "s")
+    none, echoed = speedup.tuned(tmp_path / "s", "", "augment", (), 6.0)
     assert (none.label, echoed.label) == ("no echoing", "before augmentation, e = 2")
     rates = [[c.optimizer.learning_rate for c in side.configs] for side in (none, echoed)]
     assert rates == [[0.02, 0.01], [0.02]]
     assert not any(none.config.upstream.values())
+    none, *others = speedup.tuned(tmp_path / "s", "", "read", (2, 4), 6.0)
+    assert [side.label for side in others] == ["e = 2", "e = 4", "auto"]
+    assert [side.config.echo.factor for side in others[:2]] == [2.0, 4.0]
+    assert all(side.config.optimizer.learning_rate == 0.02 for side in others)
