@@ -178,15 +178,13 @@ def _new_seeds(study: str, condition: str, baseline: str) -> str:
 @style.styled
 def draw_factors() -> Figure:
     """A row per problem, in two regimes: for each factor the median over searches, a line for their
-    range, and the ideal, 1 / e, at the neutral cadence. Hollow marks are upper bounds at echoing's
-    own cadence; an arrow ends a range whose smallest ratio is only bounded."""
+    range, and the ideal, 1 / e, at the neutral cadence. An arrow ends a range whose smallest ratio
+    is only bounded."""
     figure = Figure(figsize=(style.WIDTH, 0.9 + 0.45 * len(TITLES)), layout="constrained")
     axes = figure.add_subplot()
     labels = []
     for row, problem in enumerate(TITLES):
         size, study = claims.small(problem), f"grid/{problems.COMMON_CADENCE}{problem}"
-        neutral = study in archive.studies(claims.RECORDS)
-        study = study if neutral else f"grid/{problem}"
         for place, factor in enumerate(FACTORS):
             pair = claims.e(factor, size), f"baseline_b{size}"
             own = claims.compared(study, pair)
@@ -200,13 +198,11 @@ def draw_factors() -> Figure:
             if bounded:
                 axes.plot(low, height, "<", ms=4, color=color)
             label = None if row else f"e = {factor}"
-            face = color if neutral else "white"
-            axes.plot(own.high, height, "o", ms=5.5, mec=color, mfc=face, label=label)
+            axes.plot(own.high, height, "o", ms=5.5, color=color, label=label)
             axes.plot([1 / factor] * 2, [height - 0.1, height + 0.1], color="black", lw=1.2)
         times = f"{passes(problem):.2g} passes" if passes(problem) > 1 else "read once"
         labels.append(f"{TITLES[problem]}, {times}")
     axes.plot([], [], color="black", lw=1.2, label="1 / e")
-    axes.plot([], [], "o", ms=5.5, mec="black", mfc="white", label="more looks")
     axes.axvline(1, color=style.QUIET, lw=0.8, ls=style.DOTTED, zorder=0)
     axes.axhline(3.5, color=style.QUIET, lw=0.6)
     axes.set_xscale("log", base=2)
@@ -215,7 +211,7 @@ def draw_factors() -> Figure:
     axes.set_ylim(len(TITLES) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("fresh examples to the target, relative to no echoing")
-    figure.legend(loc="outside lower center", ncols=len(FACTORS) + 2)
+    figure.legend(loc="outside lower center", ncols=len(FACTORS) + 1)
     return figure
 
 
