@@ -538,7 +538,7 @@ CLAIMS: dict[str, dict[str, tuple[str, ...]]] = {
             *(_SHUFFLED, "batch_size", f"{_BATCH}_b{{b}}", _NONE),
             *(f"{_BATCH}_b{{half}}", "baseline_b{half}"),
         ),
-        "e = 2 beats as many steps on fresh data": (
+        "e = 2 needs fewer than none with twice the budget": (
             *(_TWO, "controls", _BEFORE, "baseline_steps_of_e2"),
         ),
         "e = 2 beats reading twice": (_TWO, "controls", _BEFORE, "spaced_epochs_2"),

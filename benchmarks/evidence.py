@@ -73,15 +73,15 @@ def claim_rows() -> pd.DataFrame:
 
 
 def span(claim: str) -> str:
-    """The smallest and the largest effect, with their problems."""
+    """The smallest and the largest effect that is known, with their problems."""
     own = claims.effects(claim)
     if len(own) < claims.MIN_PROBLEMS:
         return "; ".join(f"{effect.text} {name}" for name, effect in own.items())
-    ordered = sorted(own, key=lambda name: own[name].high)
+    names = min(own, key=lambda x: own[x].high), max(own, key=lambda x: own[x].low)
     form = "{:+.1f}" if pooled(claim).differs else "{:.2f}"
-    ends = (own[name] for name in (ordered[0], ordered[-1]))
+    ends = (own[name] for name in names)
     texts = [form.format(x.high) if math.isfinite(x.high) else f">{x.low:.2f}" for x in ends]
-    return f"{texts[0]} {ordered[0]} to {texts[1]} {ordered[-1]}"
+    return f"{texts[0]} {names[0]} to {texts[1]} {names[1]}"
 
 
 def page_rows() -> list[list[str]]:

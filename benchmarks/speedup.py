@@ -8,12 +8,12 @@
     python -m benchmarks.speedup --problem=sentences --batch-size=32 --factors=2,4,8
     python -m benchmarks.speedup --tuned=DIR                 conditions tuned by a study
 
-Every cell is a run of train.py with the real training step. A step without waiting is timed first,
-with the largest factor; a limit on reading (`--where=read`) or on the examples that the host
-augments (`--where=augment`) then makes the input R times slower. With `--source=burst` it has the
-same mean, but comes during 16 of every 64 steps' time, at four times the mean. Conditions are no
-echoing, each factor of `--factors` before augmentation, on the host and on the device, and `auto`,
-which is given neither R nor e. With `--where=augment` they are the insertion points.
+Every cell is a run of train.py with the real training step. For each seed, a step without waiting
+is timed first, with the largest factor; a limit on reading (`--where=read`) or on the examples that
+the host augments (`--where=augment`) then makes the input R times slower. With `--source=burst` it
+has the same mean, but comes during 16 of every 64 steps' time, at four times the mean. Conditions
+are no echoing, each factor of `--factors` before augmentation, on the host and on the device, and
+`auto`, which is given neither R nor e. With `--where=augment` they are the insertion points.
 
 The order of the conditions is shuffled for each seed. Every condition is evaluated equally often
 per fresh example. Seconds exclude compilation and evaluation. The speedup is over no echoing with
@@ -252,12 +252,6 @@ def pace(rows: Sequence[Mapping[str, Any]]) -> Steady:
     return Steady(step, fresh)
 
 
-def step_seconds(chosen: Sequence[Condition], plan: Plan) -> float:
-    """Seconds per step without waiting for input; the median of three runs."""
-    rounds = (steady(_largest(chosen), 1, plan.steps, {}) for _ in range(3))
-    return float(np.median([1 / own.steps for own in rounds]))
-
-
 def _largest(chosen: Sequence[Condition]) -> Condition:
     """The condition with the largest fixed factor, which waits least for input."""
     return max(chosen, key=lambda c: (c.config.echo.policy != "auto", c.config.echo.factor))
@@ -278,39 +272,60 @@ def paces(
     return rounds
 
 
+_RESULT = ["status", "seconds_to_target", "train_seconds", "fresh_examples_to_target"]
+_RESULT += ["fresh_examples", "step"]
+
+
 def seconds_to_target(
     chosen: Sequence[Condition],
     plan: Plan,
-    limit: Mapping[str, Any],
+    limited: Callable[[float], dict[str, Any]],
     where: str,
     test_split: str = "",
     keep: pathlib.Path | None = None,
 ) -> pd.DataFrame:
-    """Trains every condition with every seed behind the limit: a row per run, with the metric on
-    the test split, if one is given, of the parameters that reached the target, else of the best.
-    `keep` gets the runs' directories, CONDITION/RUN, with the records of each."""
+    """Trains every condition with every seed behind the limit for a step's time, which is measured
+    for each seed: a row per run, with the metric on the test split, if one is given. `keep` gets
+    the runs' directories, CONDITION/RUN, with the records of each."""
     rows, order = [], random.Random(0)
-    saved = {"dataset.test_split": test_split, "checkpoint_every_fresh_examples": 10**9}
-    names = ["status", "seconds_to_target", "train_seconds", "fresh_examples_to_target"]
-    names += ["fresh_examples", "step"]
     with tempfile.TemporaryDirectory() as scratch:
         for run in range(len(chosen[0].configs) * plan.seeds):
             search, seed = divmod(run, plan.seeds)
+            seconds = 1 / steady(_largest(chosen), 1, plan.steps, {}, run).steps
             for condition in order.sample(list(chosen), len(chosen)):
-                fields = {"seed.data": 1000 + run, "seed.model": 1000 + run, **limit}
+                fields = {"seed.data": 1000 + run, "seed.model": 1000 + run}
                 name = condition.label.replace(" ", "")
                 workdir = (keep or pathlib.Path(scratch)) / name / str(run)
                 config = condition.configs[search]
-                result = trained(config, fields | (saved if test_split else {}), workdir)
+                result = trained(config, fields | limited(seconds), workdir)
                 row = {"condition": condition.label, "bound": condition.bound(where, plan.ratio)}
-                row |= {"search": search, "seed": seed} | {name: result[name] for name in names}
+                row |= {"search": search, "seed": seed, "step_seconds": seconds}
+                row |= {name: result[name] for name in _RESULT}
                 if test_split:
-                    splits = evaluate(workdir)["splits"]
-                    row["test"] = splits[test_split][config.target.metric]
+                    again = pathlib.Path(scratch) / "again" / name / str(run)
+                    row["test"] = tested(config, fields, test_split, workdir, again)
                 rows.append(row)
             common.progress(f"run {run + 1} of {len(chosen[0].configs) * plan.seeds}")
     labels = {condition.label: place for place, condition in enumerate(chosen)}
     return pd.DataFrame(sorted(rows, key=lambda row: labels[row["condition"]]))
+
+
+def tested(
+    config: ConfigDict,
+    fields: Mapping[str, Any],
+    split: str,
+    run: pathlib.Path,
+    workdir: pathlib.Path,
+) -> float:
+    """The target's metric on a test split, of the best parameters of a run, which had no
+    checkpoints, since saving them takes the cores' time. It is trained again, without a limit."""
+    own = {"dataset.test_split": split, "checkpoint_every_fresh_examples": 10**9}
+    if config.echo.policy == "auto":
+        own["echo.replay"] = str(run / records.DECISIONS)
+    result = trained(config, {**fields, **own}, workdir)
+    if result["step"] != records.read_json(run / records.RESULT)["step"]:
+        raise SystemExit(f"{run} trained otherwise than a second time, so its metric means nothing")
+    return evaluate(workdir)["splits"][split][config.target.metric]
 
 
 # --- the table
@@ -441,15 +456,13 @@ def main(argv: list[str] | None = None) -> None:
         seconds = float(np.median([1 / free.steps for free, _ in rounds]))
         what, table = "Steps per second", steps_table(chosen, rounds, plan, options.where)
     else:
-        seconds = step_seconds(chosen, plan)
-        limit = limited(seconds)
         own = options.where, options.test_split, options.keep
-        runs = seconds_to_target(chosen, plan, limit, *own)
+        runs = seconds_to_target(chosen, plan, limited, *own)
+        seconds = runs["step_seconds"].median()
         what, table = "Seconds to the target", common.markdown_table(*target_rows(runs))
         if options.csv:
-            about = {"problem": options.problem or "digits", "step_seconds": seconds}
-            about["examples_per_second"] = limit[LIMITS[options.where]]
-            own = pd.DataFrame(about, runs.index).join(runs).assign(commit=origins.commit())
+            own = runs.assign(commit=origins.commit())
+            own.insert(0, "problem", options.problem or "digits")
             old = [pd.read_csv(options.csv)] if options.csv.exists() else []
             pd.concat([*old, own]).to_csv(options.csv, index=False)
     slow = "augmentation" if options.where == "augment" else "reading"

@@ -88,7 +88,8 @@ def test_the_pace_leaves_out_the_warm_up_and_what_is_emitted_when_nothing_is_rea
 @pytest.mark.parametrize("flags", [[], ["--measure=steps", "--source=burst"]])
 def test_a_small_run_prints_a_row_per_condition(flags, capsys, tmp_path):
     file = tmp_path / "runs.csv"
-    speedup.main(["--quick", "--factors=4", f"--csv={file}", *flags])
+    split = [] if flags else ["--test-split=test"]
+    speedup.main(["--quick", "--factors=4", f"--csv={file}", *split, *flags])
     page = capsys.readouterr().out
     rows = re.findall(r"^\| (no echoing|e = 4|auto) \| ([\d.]+)", page, re.MULTILINE)
     assert [label for label, _ in rows] == ["no echoing", "e = 4", "auto"]
