@@ -325,6 +325,8 @@ def tested(
     result = trained(config, {**fields, **own}, workdir)
     if result["step"] != records.read_json(run / records.RESULT)["step"]:
         raise SystemExit(f"{run} trained otherwise than a second time, so its metric means nothing")
+    if not result.get("best"):  # it diverged before its first evaluation
+        return math.nan
     return evaluate(workdir)["splits"][split][config.target.metric]
 
 
