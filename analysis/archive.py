@@ -46,7 +46,7 @@ def rows(file: str | os.PathLike, study: str = "") -> pd.DataFrame:
         InputError: the file has no such study, was damaged or changed, or cannot be read.
     """
     groups = _groups(pathlib.Path(file))
-    if not groups:
+    if not os.path.exists(file):
         raise InputError(f"no such file: {file}; give a {TRIALS}, or the directory of a study")
     name = study or (next(iter(groups)) if len(groups) == 1 else "")
     if name not in groups:

@@ -45,6 +45,7 @@ from analysis import bounds, load, scores
 from benchmarks import common
 from configs import base, catalog, cifar10, problems
 from runs import origins, records
+from runs.cli import InputError
 from runs.study import FRESH_EXAMPLES
 from training.evaluate import evaluate
 
@@ -124,37 +125,51 @@ def configuration(plan: Plan, problem: str) -> ConfigDict:
     return config
 
 
-def conditions(
-    config: ConfigDict, where: str, factors: Sequence[int], placements: Sequence[str]
-) -> list[Condition]:
-    """The rows of the table; the first one is what the others are compared with."""
-    batch, rows = config.batch_size, {"no echoing": catalog.echo("none", 1.0, 0)}
+def rows(
+    where: str, factors: Sequence[int], placements: Sequence[str], batch: int, buffer: int
+) -> dict[str, dict[str, Any]]:
+    """How each row of the table echoes; the first one is what the others are compared with."""
+    found = {"no echoing": catalog.echo("none", 1.0, 0)}
     if where == "augment":
-        for insertion, buffer in (
-            ("before_augmentation", 4 * batch),
-            ("after_augmentation", 4 * batch),
-            ("after_batching", 4),
+        for insertion, size in (
+            ("before_augmentation", buffer),
+            ("after_augmentation", buffer),
+            ("after_batching", buffer // batch),
         ):
             label = f"{insertion.replace('_', ' ')}, e = {FACTOR}"
-            rows[label] = catalog.echo(insertion, float(FACTOR), buffer)
-        rows["no echoing, device"] = rows["no echoing"] | {"augment_on": "device"}
+            found[label] = catalog.echo(insertion, float(FACTOR), size)
+        found["no echoing, device"] = found["no echoing"] | {"augment_on": "device"}
     else:
         for placement in placements:
             on_device = placement == "device"
             for factor in factors:
-                fields = catalog.echo("before_augmentation", float(factor), 4 * batch)
+                fields = catalog.echo("before_augmentation", float(factor), buffer)
                 fields |= {"echo.placement": placement, "augment_on": placement}
-                rows[f"e = {factor}{', device' * on_device}"] = fields
-        rows["auto"] = catalog.auto(16, 8 * batch)
-    return [Condition(label, (common.overridden(config, own),)) for label, own in rows.items()]
+                found[f"e = {factor}{', device' * on_device}"] = fields
+        found["auto"] = catalog.auto(16, 2 * buffer) | {"echo.factor": 1.0}
+    return found
+
+
+def conditions(
+    config: ConfigDict, where: str, factors: Sequence[int], placements: Sequence[str]
+) -> list[Condition]:
+    """The rows of the table with the hyperparameters of the configuration."""
+    batch = config.batch_size
+    found = rows(where, factors, placements, batch, 4 * batch)
+    return [Condition(label, (common.overridden(config, own),)) for label, own in found.items()]
 
 
 def tuned(
-    place: pathlib.Path, study: str, where: str, factors: Sequence[int], ratio: float
+    place: pathlib.Path,
+    study: str,
+    where: str,
+    factors: Sequence[int],
+    placements: Sequence[str],
+    ratio: float,
 ) -> list[Condition]:
-    """No echoing, the factors, and `auto`, or with where=augment the conditions of a study, with
-    the best trial of each search: the fewest fresh examples to the target, or if no trial reached
-    it, the best value."""
+    """The rows of the table, or with where=augment the conditions of a study, with the best trial
+    of each search: the fewest fresh examples to the target, or if no trial reached it, the best
+    value. Of several conditions with a factor, the study's first is taken."""
     loaded = load.read(place, study=study)
     plan = dataclasses.replace(loaded.study, score=FRESH_EXAMPLES, cadence="fresh_examples")
     best = scores.leaders(loaded.trials, scores.search_scores(loaded.trials, plan))
@@ -172,18 +187,20 @@ def tuned(
     found.sort(key=lambda condition: condition.echoes)
     if where == "augment":
         return found
-    known = {float(c.config.echo.factor): c for c in found}
-
-    def like(label: str, factor: float, fields: Mapping[str, Any]) -> Condition:
+    known: dict[float, Condition] = {}
+    for condition in found:
+        if condition.config.echo.insertion in ("none", "before_augmentation"):
+            known.setdefault(float(condition.config.echo.factor), condition)
+    if 1.0 not in known:
+        raise InputError(f"{place} has no condition without echoing; give another study")
+    buffer = max(condition.config.echo.shuffle_buffer for condition in known.values())
+    chosen = []
+    for label, fields in rows(where, factors, placements, config.batch_size, buffer).items():
+        factor = ratio if label == "auto" else fields["echo.factor"]
         nearest = known[max(own for own in known if own <= factor)]
-        return Condition(label, tuple(common.overridden(c, fields) for c in nearest.configs))
-
-    rows = [like("no echoing", 1.0, {})]
-    buffer = max(c.config.echo.shuffle_buffer for c in found)
-    for factor in factors:
-        fields = catalog.echo("before_augmentation", float(factor), buffer)
-        rows.append(like(f"e = {factor}", factor, fields))
-    return [*rows, like("auto", ratio, {"echo.factor": 1.0} | catalog.auto(16, 2 * buffer))]
+        configs = tuple(common.overridden(own, fields) for own in nearest.configs)
+        chosen.append(Condition(label, configs))
+    return chosen
 
 
 # --- runs
@@ -287,47 +304,42 @@ def seconds_to_target(
     """Trains every condition with every seed behind the limit for a step's time, which is measured
     for each seed: a row per run, with the metric on the test split, if one is given. `keep` gets
     the runs' directories, CONDITION/RUN, with the records of each."""
-    rows, order = [], random.Random(0)
+    table, order = [], random.Random(0)
     with tempfile.TemporaryDirectory() as scratch:
         for run in range(len(chosen[0].configs) * plan.seeds):
             search, seed = divmod(run, plan.seeds)
             seconds = 1 / steady(_largest(chosen), 1, plan.steps, {}, run).steps
             for condition in order.sample(list(chosen), len(chosen)):
-                fields = {"seed.data": 1000 + run, "seed.model": 1000 + run}
-                name = condition.label.replace(" ", "")
-                workdir = (keep or pathlib.Path(scratch)) / name / str(run)
-                config = condition.configs[search]
-                result = trained(config, fields | limited(seconds), workdir)
+                seeds = {"seed.data": 1000 + run, "seed.model": 1000 + run}
+                config = common.overridden(condition.configs[search], seeds)
+                workdir = (keep or pathlib.Path(scratch)) / condition.label.replace(" ", "")
+                result = trained(config, limited(seconds), workdir / str(run))
                 row = {"condition": condition.label, "bound": condition.bound(where, plan.ratio)}
                 row |= {"search": search, "seed": seed, "step_seconds": seconds}
                 row |= {name: result[name] for name in _RESULT}
                 if test_split:
-                    again = pathlib.Path(scratch) / "again" / name / str(run)
-                    row["test"] = tested(config, fields, test_split, workdir, again)
-                rows.append(row)
+                    row["test"] = tested(config, test_split, workdir / str(run), result["step"])
+                table.append(row)
             common.progress(f"run {run + 1} of {len(chosen[0].configs) * plan.seeds}")
     labels = {condition.label: place for place, condition in enumerate(chosen)}
-    return pd.DataFrame(sorted(rows, key=lambda row: labels[row["condition"]]))
+    return pd.DataFrame(sorted(table, key=lambda row: labels[row["condition"]]))
 
 
-def tested(
-    config: ConfigDict,
-    fields: Mapping[str, Any],
-    split: str,
-    run: pathlib.Path,
-    workdir: pathlib.Path,
-) -> float:
-    """The target's metric on a test split, of the best parameters of a run, which had no
-    checkpoints, since saving them takes the cores' time. It is trained again, without a limit."""
-    own = {"dataset.test_split": split, "checkpoint_every_fresh_examples": 10**9}
+def tested(config: ConfigDict, split: str, run: pathlib.Path, steps: int) -> float:
+    """The target's metric on a test split, of the best parameters of a run of so many steps. It had
+    no checkpoints, since saving them takes the cores' time, so it is trained again, without a
+    limit."""
+    fields = {"dataset.test_split": split, "checkpoint_every_fresh_examples": 10**9}
     if config.echo.policy == "auto":
-        own["echo.replay"] = str(run / records.DECISIONS)
-    result = trained(config, {**fields, **own}, workdir)
-    if result["step"] != records.read_json(run / records.RESULT)["step"]:
-        raise SystemExit(f"{run} trained otherwise than a second time, so its metric means nothing")
-    if not result.get("best"):  # it diverged before its first evaluation
-        return math.nan
-    return evaluate(workdir)["splits"][split][config.target.metric]
+        fields["echo.replay"] = str(run / records.DECISIONS)
+    with tempfile.TemporaryDirectory() as scratch:
+        workdir = pathlib.Path(scratch) / "run"
+        result = trained(config, fields, workdir)
+        if result["step"] != steps:
+            raise SystemExit(f"{run} took {steps} steps, and {result['step']} when repeated")
+        if not result.get("best"):  # it diverged before its first evaluation
+            return math.nan
+        return evaluate(workdir)["splits"][split][config.target.metric]
 
 
 # --- the table
@@ -377,8 +389,8 @@ def target_rows(runs: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
             values = own.pivot(index="search", columns="seed", values="test")
             base = values if base is None else base
             differences = (values - base).mean(axis=1)
-            middle, *ends_of = (f(differences) for f in (np.median, np.min, np.max))
-            text = f"{middle:+.3f} [{ends_of[0]:+.3f}, {ends_of[1]:+.3f}]"
+            low, high = differences.min(), differences.max()
+            text = f"{differences.median():+.3f} [{low:+.3f}, {high:+.3f}]"
             rows[-1].append(text if len(rows) > 1 else f"{own['test'].median():.3f}")
     header = ["", "seconds", "speedup", "bound", "fresh examples", "steps/s", "runs reached"]
     return header + ["on the test split"] * ("test" in runs), rows
@@ -424,10 +436,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--measure", choices=("target", "steps"), default="target")
     parser.add_argument("--problem", choices=problems.PROBLEMS, help="instead of the digits mini")
     parser.add_argument("--tuned", type=pathlib.Path, metavar="DIR", help="a finished study")
-    parser.add_argument("--study", default="", help="with --tuned=trials.parquet: its name there")
-    text = "target: evaluate there, too, what reached the target"
+    parser.add_argument("--study", default="", help="with --tuned=.../trials.parquet: its name")
+    text = "target: evaluate the best parameters of each run there"
     parser.add_argument("--test-split", default="", metavar="SPLIT", help=text)
-    text = "target: add a row per run to this table (speedup.csv)"
+    text = "target: add a row per run to this table"
     parser.add_argument("--csv", type=pathlib.Path, metavar="FILE", help=text)
     text = "target: keep the records of each run there, for benchmarks.leaderboard"
     parser.add_argument("--keep", type=pathlib.Path, metavar="DIR", help=text)
@@ -443,11 +455,13 @@ def main(argv: list[str] | None = None) -> None:
     config = configuration(plan, options.problem)
     chosen = conditions(config, options.where, options.factors, options.placements)
     if options.tuned:
-        given = options.where, options.factors, plan.ratio
+        given = options.where, options.factors, options.placements, plan.ratio
         chosen = tuned(options.tuned, options.study, *given)
     elif options.measure == "target":  # each seed stands for a search
         chosen = [dataclasses.replace(c, configs=c.configs * plan.seeds) for c in chosen]
         plan = dataclasses.replace(plan, seeds=1)
+
+    problem = options.problem or chosen[0].config.dataset.name
 
     def limited(seconds: float) -> dict[str, Any]:
         rate = chosen[0].config.batch_size / (plan.ratio * seconds)
@@ -464,14 +478,14 @@ def main(argv: list[str] | None = None) -> None:
         what, table = "Seconds to the target", common.markdown_table(*target_rows(runs))
         if options.csv:
             own = runs.assign(commit=origins.commit())
-            own.insert(0, "problem", options.problem or "digits")
+            own.insert(0, "problem", problem)
             old = [pd.read_csv(options.csv)] if options.csv.exists() else []
             pd.concat([*old, own]).to_csv(options.csv, index=False)
     slow = "augmentation" if options.where == "augment" else "reading"
     bursts = ", in bursts" * (options.source == "burst")
     text = [
         f"# {what} behind {slow} with R = {plan.ratio:g}{bursts}",
-        f"Measured by `python -m benchmarks.speedup` on {options.problem or 'the digits mini'}, "
+        f"Measured by `python -m benchmarks.speedup` on {problem}, "
         f"batch size {chosen[0].config.batch_size}. A step takes {seconds * 1e3:.2f} ms without "
         f"waiting. {len(chosen[0].configs) * plan.seeds} runs of each condition. "
         + common.machine(["jax", "grain", "numpy"]),

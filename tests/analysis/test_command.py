@@ -84,7 +84,7 @@ def test_closed_pipe_is_not_an_error(small):
         ((TRIALS, "--out={tmp}/out", "--study=grid/nothing"), "grid/nothing"),
         ((TRIALS, "--out={tmp}/out", "--study=convex/further"), "plan"),
         ((TRIALS, "--out={tmp}/out", "--study=further/quality", "--target=0.5"), archive.CURVES),
-        (("{tmp}/" + archive.TRIALS, "--out={tmp}/out"), archive.TRIALS),
+        (("{tmp}/" + archive.TRIALS, "--out={tmp}/out"), "no such file"),
         (("{tmp}", "--pack={tmp}/out"), "{tmp}"),
         (("{tmp}", "--pack={tmp}/out", "--target=1"), "--pack"),
         (("{tmp}", "--pack="), "directory"),

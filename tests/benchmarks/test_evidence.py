@@ -299,6 +299,18 @@ def test_a_number_that_does_not_follow_from_the_records_is_found(tmp_path, monke
     assert evidence.differing(tmp_path) == []
 
 
+def test_a_range_ends_at_the_largest_known_effect(monkeypatch):
+    def effect(low, high):
+        ends = (low, high), (low, high)
+        return claims.Effect(low, high, *ends, "", "", "open", 0.1, ideal=math.nan)
+
+    own = {"a": effect(1.49, math.inf), "b": effect(2.0, 2.31), "c": effect(0.11, 0.11)}
+    monkeypatch.setattr(claims, "effects", lambda claim: own)
+    claim = next(iter(claims.CLAIMS["How much?"]))
+    monkeypatch.setattr(claims, "MIN_PROBLEMS", 3)
+    assert evidence.span(claim) == "0.11 c to 2.31 b"
+
+
 def test_numbers_in_the_prose_of_the_page_are_in_a_table():
     page = (evidence.ROOT / "docs/claims.md").read_text(encoding="utf-8")
     prose = re.sub("<!-- claims -->.*<!-- end -->", "", page, flags=re.DOTALL)

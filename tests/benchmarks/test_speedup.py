@@ -88,8 +88,8 @@ def test_the_pace_leaves_out_the_warm_up_and_what_is_emitted_when_nothing_is_rea
 @pytest.mark.parametrize("flags", [[], ["--measure=steps", "--source=burst"]])
 def test_a_small_run_prints_a_row_per_condition(flags, capsys, tmp_path):
     file = tmp_path / "runs.csv"
-    split = [] if flags else ["--test-split=test"]
-    speedup.main(["--quick", "--factors=4", f"--csv={file}", *split, *flags])
+    recorded = [] if flags else ["--test-split=test", f"--csv={file}"]
+    speedup.main(["--quick", "--factors=4", *recorded, *flags])
     page = capsys.readouterr().out
     rows = re.findall(r"^\| (no echoing|e = 4|auto) \| ([\d.]+)", page, re.MULTILINE)
     assert [label for label, _ in rows] == ["no echoing", "e = 4", "auto"]
@@ -121,12 +121,12 @@ def test_a_study_tunes_each_search(sign, tmp_path):
     config = {"batch_size": 10, "upstream": {"examples_per_second": 9.0}}
     conditions = [BEFORE, BASELINE]
     write_study(tmp_path / "s", conditions, values, target=target, resolved_config=config)
-    none, echoed = speedup.tuned(tmp_path / "s", "", "augment", (), 6.0)
+    none, echoed = speedup.tuned(tmp_path / "s", "", "augment", (), (), 6.0)
     assert (none.label, echoed.label) == ("no echoing", "before augmentation, e = 2")
     rates = [[c.optimizer.learning_rate for c in side.configs] for side in (none, echoed)]
     assert rates == [[0.02, 0.01], [0.02]]
     assert not any(none.config.upstream.values())
-    none, *others = speedup.tuned(tmp_path / "s", "", "read", (2, 4), 6.0)
+    none, *others = speedup.tuned(tmp_path / "s", "", "read", (2, 4), ["host"], 6.0)
     assert [side.label for side in others] == ["e = 2", "e = 4", "auto"]
     assert [side.config.echo.factor for side in others[:2]] == [2.0, 4.0]
     assert all(side.config.optimizer.learning_rate == 0.02 for side in others)
