@@ -112,8 +112,10 @@ def pack(
     trials = trials.drop(columns=of_plan).reset_index(drop=True)
     plans = [record, *[None] * (len(trials) - 1)]
     points = curves[[*PLACE, "step", "fresh_examples", "value"]]
-    thinned = [_thinned(own, plan.target) for _, own in points.groupby(PLACE, sort=False)]
-    for name, table in ((TRIALS, trials.assign(plan=plans)), (CURVES, pd.concat(thinned))):
+    if plan.space or not plan.scores_values:  # others are for their curves, averaged over seeds
+        kept = [_thinned(own, plan.target) for _, own in points.groupby(PLACE, sort=False)]
+        points = pd.concat(kept)
+    for name, table in ((TRIALS, trials.assign(plan=plans)), (CURVES, points.copy())):
         table.insert(0, "study", study)
         others = [own for key, own in _groups(directory / name).items() if key != study]
         _write(directory / name, pd.concat([*others, table]).sort_values("study", kind="stable"))

@@ -127,6 +127,18 @@ def by_mean_curves(problem: str, own: int, base: int) -> Effect:
     return Effect(*values, ideal=base / own if base == 1 else math.nan)
 
 
+def by_winner(study: str, own: str, base: str) -> Effect:
+    """Conditions that run the winner of each search k (`_ck`), against others, by geometric means
+    over their seeds."""
+    rows = []
+    for search in range(bounds.MIN_SEARCHES_FOR_INTERVAL):
+        sides = (_scores(study, f"{name}_c{search}") for name in (own, base))
+        with np.errstate(divide="ignore"):
+            rows.append(np.exp(np.log(_relative(*sides)).mean()))
+    ratios = pd.DataFrame(rows)
+    return _ratio_effect(ratios, interval_of(ratios), "-")
+
+
 def _ratio_effect(
     searches: pd.DataFrame, matched: Interval, matched_text: str, ideal: float = math.nan
 ) -> Effect:
@@ -500,6 +512,13 @@ CLAIMS: dict[str, dict[str, tuple[str, ...]]] = {
             *(_SHUFFLED, "shuffle", f"{own}_buffer_{{buffer}}", f"{own}_buffer_0"),
         )
         for place, own in (("before augmentation", _BEFORE), ("after batching", _BATCH))
+    }
+    | {
+        claim: (names, f"buffer_e{e}", f"e{e}_buffer_{256 * e}", f"e{e}_buffer_256")
+        for claim, names, e in (
+            ("A buffer of 4,096 copies over 256 helps e = 16", "sentences", 16),
+            ("... of 1,024 over 256 helps e = 4", "sentences photographs", 4),
+        )
     },
     "Retune?": {
         "e = 2 gains without retuning": (_ALL, "untuned", _E2, _NONE),
@@ -559,6 +578,8 @@ def compare(problem: str, kind: str, *conditions: str) -> Effect:
     """A row of CLAIMS on a problem."""
     if kind == "mean_curves":
         return by_mean_curves(problem, *map(int, conditions))
+    if kind.startswith("buffer"):
+        return by_winner(f"grid/{kind}_{problem}", *conditions)
     words = {"b": small(problem), "twice": 2 * small(problem), "half": small(problem) // 2}
     words |= {"buffer": 256 if problem == "cells" else 1024}
     of_winners = problem == "sentences"  # whose weight decay keeps the winner's settings

@@ -129,7 +129,7 @@ FIELDS = [
     Field(
         "echo.shuffle_buffer",
         0,
-        "examples in the shuffle buffer of all streams (after_batching: batches); 0 = none; auto: "
+        "copies in the shuffle buffer of all streams (after_batching: batches); 0 = none; auto: "
         "items that stay stored, 0 = eight batches",
         *(0, MAX_BUFFER),
     ),

@@ -79,7 +79,7 @@ class Numbers:
     upstream: float  # rate of a slow upstream, examples per second: about a sixth of the step's
     budget: int  # fresh examples per trial
     demo: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its own keys
-    buffer: int = 256  # examples in the shuffle buffer; after batching, as many in whole batches
+    buffer: int = 256  # copies in the shuffle buffer; after batching, as many in whole batches
     buffers: Sequence[int] = (0, 64, 256, 1024)  # that the study of shuffling compares
     never: float = 2.0  # a value of the target's metric that no run reaches
     trials: int = 16  # per search

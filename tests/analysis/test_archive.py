@@ -91,6 +91,18 @@ def test_thinned_curves_keep_what_scores_depend_on(tmp_path, number):
             assert np.diff(around) == [10]
 
 
+@pytest.mark.parametrize(
+    ("plan", "kept"),
+    [({"score": "best_value", "search_space": []}, 400), ({"score": "best_value"}, archive.POINTS)],
+)
+def test_curves_are_whole_where_they_are_what_a_study_is_for(tmp_path, plan, kept):
+    values = {("baseline", 0, 0): list(np.linspace(0.1, 0.9, 400))}
+    study = write_study(tmp_path / "s", [BASELINE], values, **plan)
+    assert run_analysis(study, f"--pack={tmp_path}") == 0
+    trials = load.read(tmp_path / archive.TRIALS).trials
+    assert len(load.curves(trials, "accuracy")) == pytest.approx(kept, abs=3)
+
+
 def test_files_of_different_times_and_names_of_other_studies_are_refused(tmp_path, capsys):
     values = {("baseline", 0, 0): [0.5, 0.95]}
     one, other = (
