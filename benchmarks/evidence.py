@@ -391,6 +391,7 @@ def files() -> dict[str, str]:
             "ratios": (convex, convex_rows()),
         },
         "results/LEADERBOARD.md": {"rows": (leaderboard.HEADER, leaderboard.rows())},
+        "results/time.md": {"seconds": leaderboard.tuned_rows()},
     }
     return texts | {name: common.with_tables(ROOT / name, own) for name, own in pages.items()}
 

@@ -22,15 +22,16 @@ from collections.abc import Sequence
 import pandas as pd
 from scipy import stats
 
-from benchmarks import common
+from benchmarks import common, speedup
 from runs import cli, records
 from runs.study import INSERTIONS
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 SECONDS = RESULTS / "seconds.csv"
+SPEEDUP = RESULTS / "speedup.csv"  # of benchmarks.speedup, with tuning
 MIN_RUNS = 5
 # Problems of results/time.md, and the commit that measured each of them, before runs were kept.
-MEASURED = {"digits": "498cdaf", "sentences": "00e36f2", "cells": "00e36f2", "documents": "9ed3042"}
+MEASURED = {"digits": "498cdaf", "cells": "00e36f2", "documents": "9ed3042"}
 HEADER = ["problem", "method", "seconds", "times as fast", "at most", "runs", "commit", "machine"]
 
 
@@ -92,16 +93,40 @@ def measured() -> pd.DataFrame:
     return pd.read_csv(SECONDS, dtype={"commit": str, "settings": str})  # of digits, perhaps
 
 
+def tuned_runs() -> dict[str, pd.DataFrame]:
+    """The runs of speedup.csv by problem."""
+    runs = pd.read_csv(SPEEDUP, dtype={"commit": str}).groupby("problem", sort=False)
+    return {
+        str(problem): own.drop(columns="test") if own["test"].isna().all() else own
+        for problem, own in runs
+    }
+
+
+def tuned_rows() -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of the table of time.md that speedup.csv gives."""
+    table: list[list[str]] = []
+    header: list[str] = []
+    for problem, own in tuned_runs().items():
+        names, rows = speedup.target_rows(own)
+        header = max(header, names, key=len)
+        table += [[f"{problem}, {first}", *rest] for first, *rest in rows]
+    return header, [[*own, *["-"] * (len(header) - len(own))] for own in table]
+
+
 def rows() -> list[list[str]]:
-    """The table of LEADERBOARD.md, from time.md and seconds.csv."""
+    """The table of LEADERBOARD.md, from time.md, speedup.csv, and seconds.csv."""
     table = []
     for line in (RESULTS / "time.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split("|")]
         problem, _, method = cells[0].partition(", ")
         if problem in MEASURED and len(cells) == 7:
-            seconds, speedup, bound, runs = *cells[1:4], cells[6]
-            values = [f"{problem}, R = 6", method, seconds, speedup, bound, runs]
+            values = [f"{problem}, R = 6", method, *cells[1:4], cells[6]]
             table.append([*values, MEASURED[problem], "time.md"])
+    for problem, own in tuned_runs().items():
+        name = f"{problem}, R = {own['bound'].max():.3g}"  # that of `auto`
+        for cells in speedup.target_rows(own)[1]:
+            values = [name, *cells[:4], cells[6], own["commit"].iloc[0], "speedup.csv"]
+            table.append(values)
     if len(known := measured()):
         for _, peers in known.groupby(["problem", "rate", "machine", "commit"], sort=False):
             groups = peers.groupby(["method", "settings"], sort=False)

@@ -3,6 +3,7 @@
 import math
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
@@ -109,3 +110,20 @@ def test_runs_that_prove_nothing_are_refused(run, tmp_path, changes, named):
     with pytest.raises(InputError):
         leaderboard.checked([tmp_path / "nothing"])
     assert not (tmp_path / "seconds.csv").exists()
+
+
+def test_published_speedups_follow_from_their_runs_with_pandas_alone():
+    table = {row[0]: row[2] for row in leaderboard.tuned_rows()[1]}
+    runs = pd.read_csv(leaderboard.SPEEDUP)
+    compared = 0
+    for problem, own in runs.groupby("problem"):
+        seconds = own.pivot(
+            index=["search", "seed"], columns="condition", values="seconds_to_target"
+        )
+        logs = np.log(seconds["no echoing"] / seconds.T).T.drop(columns="no echoing")
+        for condition in logs.columns[logs.notna().all()]:
+            times = np.exp(logs[condition].groupby("search").mean())
+            text = f"{times.median():.2f} [{times.min():.2f}, {times.max():.2f}]"
+            assert table[f"{problem}, {condition}"].replace("*", "") == text
+            compared += 1
+    assert compared >= 3
