@@ -93,24 +93,20 @@ def measured() -> pd.DataFrame:
     return pd.read_csv(SECONDS, dtype={"commit": str, "settings": str})  # of digits, perhaps
 
 
-def tuned_runs() -> dict[str, pd.DataFrame]:
-    """The runs of speedup.csv by problem."""
-    runs = pd.read_csv(SPEEDUP, dtype={"commit": str}).groupby("problem", sort=False)
-    return {
-        str(problem): own.drop(columns="test") if own["test"].isna().all() else own
-        for problem, own in runs
-    }
+def tuned_runs() -> list[tuple[str, pd.DataFrame]]:
+    """The runs of speedup.csv, by problem."""
+    runs = pd.read_csv(SPEEDUP, dtype={"commit": str})
+    return [(str(problem), own) for problem, own in runs.groupby("problem", sort=False)]
 
 
 def tuned_rows() -> tuple[list[str], list[list[str]]]:
     """The header and the rows of the table of time.md that speedup.csv gives."""
     table: list[list[str]] = []
     header: list[str] = []
-    for problem, own in tuned_runs().items():
-        names, rows = speedup.target_rows(own)
-        header = max(header, names, key=len)
-        table += [[f"{problem}, {first}", *rest] for first, *rest in rows]
-    return header, [[*own, *["-"] * (len(header) - len(own))] for own in table]
+    for problem, own in tuned_runs():
+        header, found = speedup.target_rows(own)
+        table += [[f"{problem}, {first}", *rest] for first, *rest in found]
+    return header, table
 
 
 def rows() -> list[list[str]]:
@@ -122,11 +118,10 @@ def rows() -> list[list[str]]:
         if problem in MEASURED and len(cells) == 7:
             values = [f"{problem}, R = 6", method, *cells[1:4], cells[6]]
             table.append([*values, MEASURED[problem], "time.md"])
-    for problem, own in tuned_runs().items():
+    for problem, own in tuned_runs():
         name = f"{problem}, R = {own['bound'].max():.3g}"  # that of `auto`
         for cells in speedup.target_rows(own)[1]:
-            values = [name, *cells[:4], cells[6], own["commit"].iloc[0], "speedup.csv"]
-            table.append(values)
+            table.append([name, *cells[:4], cells[6], own["commit"].iloc[0], "speedup.csv"])
     if len(known := measured()):
         for _, peers in known.groupby(["problem", "rate", "machine", "commit"], sort=False):
             groups = peers.groupby(["method", "settings"], sort=False)

@@ -1,6 +1,6 @@
 """Seconds to the target, or steps per second, behind an input that is R times slower than the step.
 
-    python -m benchmarks.speedup --out=results/time.md       about 10 minutes (figure 5)
+    python -m benchmarks.speedup                             about 10 minutes (figure 5)
     python -m benchmarks.speedup --quick                     a smoke run of a minute
     python -m benchmarks.speedup --where=augment             augmentation is slow, not reading
     python -m benchmarks.speedup --source=burst              input that comes in bursts
