@@ -31,7 +31,7 @@ SECONDS = RESULTS / "seconds.csv"
 SPEEDUP = RESULTS / "speedup.csv"  # of benchmarks.speedup, with tuning
 MIN_RUNS = 5
 # Problems of results/time.md, and the commit that measured each of them, before runs were kept.
-MEASURED = {"digits": "498cdaf", "cells": "00e36f2", "documents": "9ed3042"}
+MEASURED = {"digits": "498cdaf", "cells": "00e36f2"}
 HEADER = ["problem", "method", "seconds", "times as fast", "at most", "runs", "commit", "machine"]
 
 
@@ -94,9 +94,10 @@ def measured() -> pd.DataFrame:
 
 
 def tuned_runs() -> list[tuple[str, pd.DataFrame]]:
-    """The runs of speedup.csv, by problem."""
+    """The runs of speedup.csv, by problem; without a test metric, if it has none."""
     runs = pd.read_csv(SPEEDUP, dtype={"commit": str})
-    return [(str(problem), own) for problem, own in runs.groupby("problem", sort=False)]
+    groups = runs.groupby("problem", sort=False)
+    return [(str(problem), own.dropna(axis="columns", how="all")) for problem, own in groups]
 
 
 def tuned_rows() -> tuple[list[str], list[list[str]]]:
@@ -104,9 +105,10 @@ def tuned_rows() -> tuple[list[str], list[list[str]]]:
     table: list[list[str]] = []
     header: list[str] = []
     for problem, own in tuned_runs():
-        header, found = speedup.target_rows(own)
+        columns, found = speedup.target_rows(own)
+        header = max(header, columns, key=len)
         table += [[f"{problem}, {first}", *rest] for first, *rest in found]
-    return header, table
+    return header, [row + ["-"] * (len(header) - len(row)) for row in table]
 
 
 def rows() -> list[list[str]]:
