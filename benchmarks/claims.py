@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pandas as pd
+from ml_collections import ConfigDict
 from scipy import optimize, stats
 
 from analysis import archive, bounds, load, scores, uncertainty
@@ -349,45 +350,57 @@ def _pooled_verdict(mean: Interval, new: Interval, p: float, differs: bool) -> s
 
 
 _RESAMPLES, _INTERVAL = 10_000, 0.95
-_STEP = 0.005  # of the values of a metric at which curves are compared
-_BELOW_PLATEAU = 2  # steps between that value and the one that no echoing reaches
+_BELOW_PLATEAU = 2  # margins between the level and the value that no echoing reaches
 MEAN_FACTORS = (2, 4, 16)
 Curves = tuple[np.ndarray, np.ndarray]  # fresh examples [evaluations], means [curves, evaluations]
-MEAN_PROBLEMS = ("logistic", "digits", "mnist", "cells")
+MEAN_PROBLEMS = ("logistic", "digits", "mnist", "cells", "photographs")
+
+
+def _values(table: pd.DataFrame, config: ConfigDict) -> pd.DataFrame:
+    """Values [condition and search, fresh examples] of runs with the same evaluations, losses with
+    a minus. After a run diverged, it has an accuracy of 0, or the loss of a uniform prediction."""
+    values = table.pivot(index=["condition", "search"], columns="fresh_examples", values="value")
+    longest = values.notna().sum(axis=1).idxmax()
+    values = values[values.columns[values.loc[longest].notna()]]
+    if config.target.mode == "below":
+        return (-values).where(np.isfinite(values), -math.log(config.dataset.vocabulary_size))
+    return values.where(np.isfinite(values), 0.0)
 
 
 @functools.cache
 def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
     """By factor (1 is no echoing), the mean curve over runs with new seeds and 10,000 of a
-    bootstrap over these seeds, which the factors share; and the value at which they are compared.
+    bootstrap over these seeds, which the factors share; and the level at which they are compared.
+    Losses have a minus.
 
-    results/protocol.md fixes that value: for logistic regression, the largest multiple of 0.005
-    that the curve of no echoing reaches within two thirds of the budget; for the others, two steps
-    below the one that a candidate of no echoing reaches."""
-    size = problems.PROBLEMS[problem].batch_sizes[0]
-    budget = problems.PROBLEMS[problem].budget
+    results/protocol.md fixes the level: for logistic regression, the best multiple of a margin that
+    the curve of no echoing reaches within two thirds of the budget; for the others, two margins
+    short of the one that a candidate of no echoing reaches."""
+    config = problems.get_config(problem)
+    size, budget = config.batch_size, config.budget.fresh_examples
+    margin = TARGET_STEPS[config.target.metric]
     names = {e: f"before_augmentation_e{e}_b{size}" for e in MEAN_FACTORS}
     table = archive.curves(RECORDS, f"mean_curves/{problem}")
     runs = {
-        e: table[table["condition"] == name]
-        .pivot(index="search", columns="fresh_examples", values="value")
-        .dropna()
+        e: _values(table[table["condition"] == name], config)
         for e, name in ({1: f"baseline_b{size}"} | names).items()
     }
     if problem == "logistic":
         best, below = runs[1].mean(), 0
     else:
         table = archive.curves(RECORDS, f"mean_curves/{problem}/candidates")
-        own = table[table["condition"].str.startswith("baseline")]
-        best, below = own.set_index("fresh_examples")["value"], _BELOW_PLATEAU
-    plateau = math.floor(best[best.index <= budget * 2 / 3].max() / _STEP + 1e-9)
+        own = _values(table[table["condition"].str.startswith("baseline")], config)
+        # One run by each winner is a search of its own; with more seeds, a winner is a condition.
+        winner = "condition" if len(own.index.unique("condition")) > 1 else "search"
+        best, below = own.groupby(level=winner).mean().max(), _BELOW_PLATEAU
+    plateau = math.floor(best[best.index <= budget * 2 / 3].max() / margin + 1e-9)
     rng = np.random.default_rng(0)
     seeds = len(runs[1])
     drawn = rng.integers(seeds, size=(_RESAMPLES, seeds))
     counts = np.stack([np.bincount(row, minlength=seeds) for row in drawn])
     weights = np.concatenate([np.full((1, seeds), 1 / seeds), counts / seeds])
     curves = {e: (own.columns.to_numpy(float), weights @ own.to_numpy()) for e, own in runs.items()}
-    return curves, (plateau - below) * _STEP
+    return curves, (plateau - below) * margin
 
 
 def reaches(fresh: np.ndarray, means: np.ndarray, level: float) -> np.ndarray:
@@ -397,7 +410,7 @@ def reaches(fresh: np.ndarray, means: np.ndarray, level: float) -> np.ndarray:
     Args:
         fresh: float [evaluations], increasing.
         means: float [curves, evaluations].
-        level: of the accuracy.
+        level: to be reached from below.
 
     Returns: float [curves].
     """

@@ -290,9 +290,10 @@ def mean_curve_rows() -> pd.DataFrame:
     rows = []
     for problem in claims.MEAN_PROBLEMS:
         curves, level = claims.mean_curves(problem)
+        margin = claims.TARGET_STEPS[problems.get_config(problem).target.metric]
         for step in range(-8, 2):
-            at = level + step * 0.005
-            row = {"problem": problem, "value": f"{at:.3f}", "registered": step == 0}
+            at = level + step * margin
+            row = {"problem": problem, "value": f"{abs(at):.3f}", "registered": step == 0}
             for own, base in ((2, 1), (4, 1), (16, 1), (4, 16)):
                 name = "no echoing" if base == 1 else f"e = {base}"
                 ratio = claims.mean_ratio(curves, (own, base), at)

@@ -221,6 +221,29 @@ def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, monk
     assert claims.by_mean_curves("digits", 2, 1).verdict == verdict
 
 
+def test_a_run_that_diverges_counts_with_the_loss_of_a_uniform_prediction(monkeypatch):
+    def table(runs):  # the second evaluation of the diverged run is at another place
+        return pd.DataFrame(
+            {"condition": name, "search": search, "fresh_examples": at, "value": value}
+            for (name, search), losses in runs.items()
+            for at, value in losses.items()
+        )
+
+    whole, diverged = {1000: 5.0, 2000: 4.55, 3000: 4.0}, {1000: 5.0, 1500: math.nan}
+    candidates = {("baseline_b16_c0", seed): whole for seed in (0, 1)}
+    candidates |= {("baseline_b16_c1", 0): whole | {2000: 3.0}, ("baseline_b16_c1", 1): diverged}
+    names = ["baseline_b16", *(f"before_augmentation_e{e}_b16" for e in claims.MEAN_FACTORS)]
+    runs = {(name, seed): own for name in names for seed, own in enumerate((whole, diverged))}
+    tables = {"mean_curves/documents": runs, "mean_curves/documents/candidates": candidates}
+    monkeypatch.setattr(archive, "curves", lambda _, study: table(tables[study]))
+    drawn, level = claims.mean_curves.__wrapped__("documents")
+    assert level == pytest.approx(-4.65)  # two margins short of the stable candidate
+    fresh, means = drawn[16]
+    uniform = math.log(512)
+    np.testing.assert_array_equal(fresh, [1000, 2000, 3000])
+    np.testing.assert_allclose(means[0], [-5, -(4.55 + uniform) / 2, -(4 + uniform) / 2])
+
+
 def test_the_bootstrap_of_curves_agrees_with_scipy():
     drawn, level = claims.mean_curves("mnist")
     table = archive.curves(claims.RECORDS, "mean_curves/mnist")
