@@ -356,12 +356,17 @@ Curves = tuple[np.ndarray, np.ndarray]  # fresh examples [evaluations], means [c
 MEAN_PROBLEMS = ("logistic", "digits", "mnist", "cells", "photographs")
 
 
-def _values(table: pd.DataFrame, config: ConfigDict) -> pd.DataFrame:
-    """Values [condition and search, fresh examples] of runs with the same evaluations, losses with
-    a minus. After a run diverged, it has an accuracy of 0, or the loss of a uniform prediction."""
-    values = table.pivot(index=["condition", "search"], columns="fresh_examples", values="value")
+def _values(table: pd.DataFrame, prefix: str, config: ConfigDict) -> pd.DataFrame:
+    """Values [condition and search, fresh examples] of the runs of conditions that begin so; losses
+    have a minus. After it diverged, a run has an accuracy of 0, or the loss of a uniform
+    prediction."""
+    planned = table[table["trial"] == 0]  # others replaced runs that diverged
+    own = planned[planned["condition"].str.startswith(prefix)]
+    values = own.pivot(index=["condition", "search"], columns="fresh_examples", values="value")
+    every = [values.index.unique("condition"), planned["search"].unique()]
     longest = values.notna().sum(axis=1).idxmax()
     values = values[values.columns[values.loc[longest].notna()]]
+    values = values.reindex(pd.MultiIndex.from_product(every, names=values.index.names))
     if config.target.mode == "below":
         return (-values).where(np.isfinite(values), -math.log(config.dataset.vocabulary_size))
     return values.where(np.isfinite(values), 0.0)
@@ -379,17 +384,15 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
     config = problems.get_config(problem)
     size, budget = config.batch_size, config.budget.fresh_examples
     margin = TARGET_STEPS[config.target.metric]
-    names = {e: f"before_augmentation_e{e}_b{size}" for e in MEAN_FACTORS}
+    names = {1: f"baseline_b{size}"}
+    names |= {factor: f"before_augmentation_e{factor}_b{size}" for factor in MEAN_FACTORS}
     table = archive.curves(RECORDS, f"mean_curves/{problem}")
-    runs = {
-        e: _values(table[table["condition"] == name], config)
-        for e, name in ({1: f"baseline_b{size}"} | names).items()
-    }
+    runs = {factor: _values(table, name, config) for factor, name in names.items()}
     if problem == "logistic":
         best, below = runs[1].mean(), 0
     else:
         table = archive.curves(RECORDS, f"mean_curves/{problem}/candidates")
-        own = _values(table[table["condition"].str.startswith("baseline")], config)
+        own = _values(table, "baseline", config)
         # One run by each winner is a search of its own; with more seeds, a winner is a condition.
         winner = "condition" if len(own.index.unique("condition")) > 1 else "search"
         best, below = own.groupby(level=winner).mean().max(), _BELOW_PLATEAU

@@ -222,26 +222,31 @@ def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, monk
 
 
 def test_a_run_that_diverges_counts_with_the_loss_of_a_uniform_prediction(monkeypatch):
-    def table(runs):  # the second evaluation of the diverged run is at another place
+    def table(runs):  # those that diverged are replaced by ones that do not count
         return pd.DataFrame(
-            {"condition": name, "search": search, "fresh_examples": at, "value": value}
+            {"condition": name, "search": search, "trial": trial, "fresh_examples": at, "value": x}
             for (name, search), losses in runs.items()
-            for at, value in losses.items()
+            for trial, own in enumerate((losses, whole) if losses is diverged else (losses,))
+            for at, x in own.items()
         )
 
+    # The second evaluation of the run that diverged is at another place than those of others.
     whole, diverged = {1000: 5.0, 2000: 4.55, 3000: 4.0}, {1000: 5.0, 1500: math.nan}
     candidates = {("baseline_b16_c0", seed): whole for seed in (0, 1)}
     candidates |= {("baseline_b16_c1", 0): whole | {2000: 3.0}, ("baseline_b16_c1", 1): diverged}
     names = ["baseline_b16", *(f"before_augmentation_e{e}_b16" for e in claims.MEAN_FACTORS)]
     runs = {(name, seed): own for name in names for seed, own in enumerate((whole, diverged))}
+    runs[names[-1], 1] = {}  # before its first evaluation
     tables = {"mean_curves/documents": runs, "mean_curves/documents/candidates": candidates}
     monkeypatch.setattr(archive, "curves", lambda _, study: table(tables[study]))
     drawn, level = claims.mean_curves.__wrapped__("documents")
     assert level == pytest.approx(-4.65)  # two margins short of the stable candidate
-    fresh, means = drawn[16]
     uniform = math.log(512)
-    np.testing.assert_array_equal(fresh, [1000, 2000, 3000])
-    np.testing.assert_allclose(means[0], [-5, -(4.55 + uniform) / 2, -(4 + uniform) / 2])
+    for factor, first in ((4, 5.0), (16, uniform)):
+        fresh, means = drawn[factor]
+        np.testing.assert_array_equal(fresh, [1000, 2000, 3000])
+        other = np.array([first, uniform, uniform])
+        np.testing.assert_allclose(means[0], -([5.0, 4.55, 4.0] + other) / 2)
 
 
 def test_the_bootstrap_of_curves_agrees_with_scipy():
