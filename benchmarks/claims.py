@@ -367,9 +367,11 @@ def _values(table: pd.DataFrame, prefix: str, config: ConfigDict) -> pd.DataFram
     longest = values.notna().sum(axis=1).idxmax()
     values = values[values.columns[values.loc[longest].notna()]]
     values = values.reindex(pd.MultiIndex.from_product(every, names=values.index.names))
-    if config.target.mode == "below":
-        return (-values).where(np.isfinite(values), -math.log(config.dataset.vocabulary_size))
-    return values.where(np.isfinite(values), 0.0)
+    values = values.where(np.isfinite(values))
+    uniform = -math.log(config.dataset.vocabulary_size)
+    sign, worst = (-1, uniform) if config.target.mode == "below" else (1, 0.0)
+    ended = values.bfill(axis="columns").isna()  # others were left out when records were packed
+    return (sign * values).mask(ended, worst)
 
 
 @functools.cache
@@ -387,7 +389,7 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
     names = {1: f"baseline_b{size}"}
     names |= {factor: f"before_augmentation_e{factor}_b{size}" for factor in MEAN_FACTORS}
     table = archive.curves(RECORDS, f"mean_curves/{problem}")
-    runs = {factor: _values(table, name, config) for factor, name in names.items()}
+    runs = {e: _values(table, name, config).dropna(axis="columns") for e, name in names.items()}
     if problem == "logistic":
         best, below = runs[1].mean(), 0
     else:
@@ -395,7 +397,8 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
         own = _values(table, "baseline", config)
         # One run by each winner is a search of its own; with more seeds, a winner is a condition.
         winner = "condition" if len(own.index.unique("condition")) > 1 else "search"
-        best, below = own.groupby(level=winner).mean().max(), _BELOW_PLATEAU
+        means = own.groupby(level=winner).agg(lambda seeds: seeds.mean(skipna=False))
+        best, below = means.max(), _BELOW_PLATEAU
     plateau = math.floor(best[best.index <= budget * 2 / 3].max() / margin + 1e-9)
     rng = np.random.default_rng(0)
     seeds = len(runs[1])

@@ -245,8 +245,8 @@ def test_a_run_that_diverges_counts_with_the_loss_of_a_uniform_prediction(monkey
     for factor, first in ((4, 5.0), (16, uniform)):
         fresh, means = drawn[factor]
         np.testing.assert_array_equal(fresh, [1000, 2000, 3000])
-        other = np.array([first, uniform, uniform])
-        np.testing.assert_allclose(means[0], -([5.0, 4.55, 4.0] + other) / 2)
+        losses = [[5.0, 4.55, 4.0], [first, uniform, uniform]]
+        np.testing.assert_allclose(means[0], -np.mean(losses, axis=0))
 
 
 def test_the_bootstrap_of_curves_agrees_with_scipy():
