@@ -386,10 +386,9 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
     config = problems.get_config(problem)
     size, budget = config.batch_size, config.budget.fresh_examples
     margin = TARGET_STEPS[config.target.metric]
-    names = {1: f"baseline_b{size}"}
-    names |= {factor: f"before_augmentation_e{factor}_b{size}" for factor in MEAN_FACTORS}
+    names = {1: f"baseline_b{size}"} | {factor: e(factor, size) for factor in MEAN_FACTORS}
     table = archive.curves(RECORDS, f"mean_curves/{problem}")
-    runs = {e: _values(table, name, config).dropna(axis="columns") for e, name in names.items()}
+    runs = {n: _values(table, name, config).dropna(axis="columns") for n, name in names.items()}
     if problem == "logistic":
         best, below = runs[1].mean(), 0
     else:
@@ -405,7 +404,7 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
     drawn = rng.integers(seeds, size=(_RESAMPLES, seeds))
     counts = np.stack([np.bincount(row, minlength=seeds) for row in drawn])
     weights = np.concatenate([np.full((1, seeds), 1 / seeds), counts / seeds])
-    curves = {e: (own.columns.to_numpy(float), weights @ own.to_numpy()) for e, own in runs.items()}
+    curves = {n: (own.columns.to_numpy(float), weights @ own.to_numpy()) for n, own in runs.items()}
     return curves, (plateau - below) * margin
 
 
