@@ -575,8 +575,9 @@ def main(argv: list[str] | None = None) -> None:
         rounds="number of rounds",
         seconds="seconds per side and round",
     )
-    parser.add_argument("--train", action="store_true", help="train instead of only reading")
-    parser.add_argument("--simulate", action="store_true", help="train on a simulated machine")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--train", action="store_true", help="train instead of only reading")
+    group.add_argument("--simulate", action="store_true", help="train on a simulated machine")
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)
     with tempfile.TemporaryDirectory() as directory:

@@ -448,6 +448,10 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.where == "augment" and options.source == "burst":
         parser.error("--source=burst: only reading comes in bursts; leave out --where=augment")
+    if options.measure == "steps" and (options.csv or options.keep or options.test_split):
+        parser.error("--csv, --keep, --test-split: need runs to a target, --measure=target")
+    if options.study and not options.tuned:
+        parser.error(f"--study={options.study}: name its records with --tuned")
     plan = common.plan(options, Plan(), QUICK)
     if options.problem:
         given = {"batch_size": options.batch_size or 0, "budget": options.budget or 0}

@@ -99,6 +99,13 @@ def test_a_small_run_prints_a_row_per_condition(flags, capsys, tmp_path):
         assert common.markdown_table(header, again) in page
 
 
+@pytest.mark.parametrize("flags", [["--measure=steps", "--csv=runs.csv"], ["--study=grid/digits"]])
+def test_flags_that_would_have_no_effect_are_refused(flags, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        speedup.main(flags)
+    assert flags[-1].split("=")[0] in capsys.readouterr().err
+
+
 def test_metrics_on_a_test_split_are_compared_within_searches():
     none = runs("no echoing", 1.0, [[4.0, 4.0], [4.0, 4.0]]).assign(test=[0.5, 0.7, 0.1, 0.1])
     echoed = runs("e = 2", 2.0, [[2.0, 2.0], [2.0, 2.0]]).assign(test=[0.5, 0.5, 0.4, 0.2])
