@@ -353,7 +353,7 @@ _RESAMPLES, _INTERVAL = 10_000, 0.95
 _BELOW_PLATEAU = 2  # margins between the level and the value that no echoing reaches
 MEAN_FACTORS = (2, 4, 16)
 Curves = tuple[np.ndarray, np.ndarray]  # fresh examples [evaluations], means [curves, evaluations]
-MEAN_PROBLEMS = ("logistic", "digits", "mnist", "cells", "photographs")
+MEAN_PROBLEMS = ("logistic", "digits", "mnist", "cells", "photographs", "documents")
 
 
 def _values(table: pd.DataFrame, prefix: str, config: ConfigDict) -> pd.DataFrame:
