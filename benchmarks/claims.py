@@ -39,9 +39,8 @@ class Effect:
     Attributes:
         low, high: the median over searches, or its bounds.
         interval: of the searches; NaN with fewer than five.
-        matched: the interval with matched seeds; NaN with fewer than ten pairs.
         text: the median and the interval, as they are printed.
-        matched_text: likewise with matched seeds.
+        matched_text: likewise with matched seeds; "-" with fewer than ten pairs.
         verdict: one of VERDICTS.
         error: the standard error of the logarithm, or of a difference in margins.
         differs: whether it is a difference of best values: in margins, and positive if better.
@@ -51,7 +50,6 @@ class Effect:
     low: float
     high: float
     interval: Interval
-    matched: Interval
     text: str
     matched_text: str
     verdict: str
@@ -123,8 +121,7 @@ def by_mean_curves(problem: str, own: int, base: int) -> Effect:
         raise ValueError(f"e = {base} does not reach {level} on {problem}")
     ends = round(ratio.low, 2), round(ratio.high, 2)  # the resamples move an end by 0.005
     error = (math.log(ratio.high) - math.log(ratio.low)) / (2 * stats.norm.ppf(0.975))
-    nothing, verdict = (math.nan, math.nan), verdict_of(ends, ends)
-    values = ratio.least, ratio.value, ends, nothing, str(ratio), "-", verdict, error
+    values = ratio.least, ratio.value, ends, str(ratio), "-", verdict_of(ends, ends), error
     return Effect(*values, ideal=base / own if base == 1 else math.nan)
 
 
@@ -150,7 +147,7 @@ def _ratio_effect(
     logs = np.log(searches["high"][np.isfinite(searches["high"])])
     error = float(logs.sem() * math.sqrt(math.pi / 2))  # of the median; NaN without two of them
     text, verdict = f"{middle} [{_ends_text(searches, interval)}]", verdict_of(interval, matched)
-    return Effect(low, high, interval, matched, text, matched_text, verdict, error, ideal=ideal)
+    return Effect(low, high, interval, text, matched_text, verdict, error, ideal=ideal)
 
 
 def by_search(study: str, condition: str, other: str) -> pd.DataFrame:
@@ -259,7 +256,7 @@ def _difference(searches: pd.DataFrame, matched: tuple[float, float, float], pla
     )
     error = float(searches["low"].sem()) / margin * math.sqrt(math.pi / 2)
     effect = better * middle / margin
-    return Effect(effect, effect, *oriented, text, matched_text, verdict, error, differs=True)
+    return Effect(effect, effect, oriented[0], text, matched_text, verdict, error, differs=True)
 
 
 TARGET_STEPS = {"accuracy": 0.005, "AP50": 0.005, "loss": 0.05}  # margins of best values

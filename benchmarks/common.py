@@ -27,7 +27,6 @@ from echo.threads import usable_cores
 from runs import cli
 
 Plan = TypeVar("Plan")  # a frozen dataclass that holds how much a benchmark measures
-Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +53,14 @@ Spreads = dict[str, Spread]  # by side
 # --- measuring
 
 
-def interleaved(
-    sides: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0
-) -> dict[str, Spread]:
+def interleaved(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Spread]:
     """Measures every side once per round, after a warm-up round.
 
     Args:
         sides: functions that measure one side once, by name.
         rounds: number of rounds after the warm-up, at least 1.
-        seed: seed of the order within the rounds.
     """
-    order, shuffle = list(sides), random.Random(seed).shuffle
+    order, shuffle = list(sides), random.Random(0).shuffle
     gc.collect()
     gc.freeze()  # keeps imported objects out of later collections, which would slow some sides
     values: dict[str, list[float]] = {name: [] for name in sides}
@@ -99,28 +95,26 @@ def progress(text: str) -> None:
 def bare_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """A parser without flags, of the module with this `__spec__.name` and docstring."""
     return argparse.ArgumentParser(
-        prog=f"python -m {name.removesuffix('.__main__')}",
+        prog=f"python -m {name}",
         description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
 def arguments(
-    name: str, doc: str | None, full: Any = None, quick: Any = None, **plan_flags: str
+    name: str, doc: str | None, full: Any, quick: Any, **plan_flags: str
 ) -> argparse.ArgumentParser:
-    """The parser of a benchmark: its docstring, --out, --quick, and flags for fields of its plan.
+    """The parser of a benchmark: its docstring, --quick, and flags for fields of its plan.
 
     Args:
         name: the benchmark's `__spec__.name`.
         doc: the module's docstring.
         full: default plan, a dataclass.
-        quick: plan of a smoke run; None for a benchmark without --quick.
+        quick: plan of a smoke run.
         plan_flags: help texts of the numeric fields of the plan that have a flag.
     """
     parser = bare_parser(name, doc)
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="also write the report")
-    if quick is not None:
-        parser.add_argument("--quick", action="store_true", help="a short smoke run")
+    parser.add_argument("--quick", action="store_true", help="a short smoke run")
     for field, text in plan_flags.items():
         default = getattr(full, field)
         text += f" (default: {default}; with --quick: {getattr(quick, field)})"
@@ -190,14 +184,6 @@ def command(main: Callable[[], Any]) -> None:
 
 
 # --- reports
-
-
-def publish(report: str, out: pathlib.Path | None) -> None:
-    """Prints a report; with `out`, also writes it there."""
-    print(report)
-    if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(f"{report}\n", encoding="utf-8")
 
 
 def machine(packages: Sequence[str]) -> str:

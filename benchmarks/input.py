@@ -1,6 +1,6 @@
 """The input of photographs, text, and small images: what it delivers, and what limits it.
 
-    python -m benchmarks.input --out=PAGE       reading alone, by condition; about 15 minutes
+    python -m benchmarks.input                  reading alone, by condition; about 15 minutes
     python -m benchmarks.input --simulate       `auto`, and 16 workers, on a simulated machine
     python -m benchmarks.input --train          ResNet-50 that waits for JPEGs; a GPU
     taskset -c 0-3 python -m benchmarks.input   on fewer cores; --quick is a smoke run of each
@@ -591,7 +591,7 @@ def main(argv: list[str] | None = None) -> None:
     machine = f"{jax.devices()[0].device_kind}, {common.machine(PACKAGES)}"
     measured_on = f"Measured by `python -m benchmarks.input{flag}` on {machine} Medians"
     head = f"# Photographs as input\n\n{measured_on} of {plan.rounds} rounds, {plan.files} files."
-    common.publish(f"{head}\n\n{text}", options.out)
+    print(f"{head}\n\n{text}")
     sys.stdout.flush()
 
 

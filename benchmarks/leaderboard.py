@@ -30,8 +30,6 @@ RESULTS = pathlib.Path(__file__).parents[1] / "results"
 SECONDS = RESULTS / "seconds.csv"
 SPEEDUP = RESULTS / "speedup.csv"  # of benchmarks.speedup, with tuning
 MIN_RUNS = 5
-# Problems of results/time.md, and the commit that measured each of them, before runs were kept.
-MEASURED = {"digits": "498cdaf", "cells": "00e36f2"}
 HEADER = ["problem", "method", "seconds", "times as fast", "at most", "runs", "commit", "machine"]
 
 
@@ -112,14 +110,8 @@ def tuned_rows() -> tuple[list[str], list[list[str]]]:
 
 
 def rows() -> list[list[str]]:
-    """The table of LEADERBOARD.md, from time.md, speedup.csv, and seconds.csv."""
+    """The table of LEADERBOARD.md, from speedup.csv and seconds.csv."""
     table = []
-    for line in (RESULTS / "time.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("| ").split("|")]
-        problem, _, method = cells[0].partition(", ")
-        if problem in MEASURED and len(cells) == 7:
-            values = [f"{problem}, R = 6", method, *cells[1:4], cells[6]]
-            table.append([*values, MEASURED[problem], "time.md"])
     for problem, own in tuned_runs():
         name = f"{problem}, R = {own['bound'].max():.3g}"  # that of `auto`
         for cells in speedup.target_rows(own)[1]:

@@ -1,8 +1,8 @@
 """What studies of many trials cost.
 
-    python -m benchmarks.scale --out=results/sweeps.md     10 minutes
-    python -m benchmarks.scale --sizes=10000x20            an hour
-    python -m benchmarks.scale --sizes=2x2                 a smoke run
+    python -m benchmarks.scale                     10 minutes
+    python -m benchmarks.scale --sizes=10000x20    an hour
+    python -m benchmarks.scale --sizes=2x2         a smoke run
 
 Commands run as users run them, each in a new process. A study of logistic regression on the digits
 trains with a given number of evaluations per trial, is run again when nothing is left to train, and
@@ -106,7 +106,6 @@ def of_trials(trials: int, evaluations: int, outdir: pathlib.Path) -> list[list[
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.bare_parser(__spec__.name, __doc__)
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="also write the page")
     common.add_list(parser, "--sizes", size, "1x20,200x20,1000x20,200x500")
     options = parser.parse_args(argv)
     rows = []
@@ -118,7 +117,7 @@ def main(argv: list[str] | None = None) -> None:
     header = ["trials", "evaluations", "what", "seconds", "CPU seconds", "CPU ms per trial", "MB"]
     machine = common.machine(["jax", "flax", "grain", "pandas"])
     title = f"# Studies of many trials\n\nMeasured by `python -m benchmarks.scale` on {machine}"
-    common.publish(f"{title}\n\n{common.markdown_table(header, rows)}", options.out)
+    print(f"{title}\n\n{common.markdown_table(header, rows)}")
 
 
 if __name__ == "__main__":

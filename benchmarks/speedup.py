@@ -56,7 +56,6 @@ LIMITS = {
     "read": "upstream.examples_per_second",
     "augment": "upstream.augmented_examples_per_second",
 }
-STATUSES = ("reached", "exhausted", "diverged")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +219,7 @@ def limits(where: str, source: str, rate: float, step_seconds: float) -> dict[st
 def trained(config: ConfigDict, fields: Mapping[str, Any], workdir: pathlib.Path) -> dict[str, Any]:
     """The result of a run; SystemExit if it neither reached its target nor used its budget."""
     result = train.train(common.overridden(config, fields), workdir)
-    if result["status"] not in STATUSES:
+    if result["status"] not in records.FINISHED:
         raise SystemExit(f"{workdir} ended as {result['status']}, so its time means nothing")
     return result
 
@@ -429,7 +428,6 @@ def main(argv: list[str] | None = None) -> None:
         seeds="new seeds per condition, or per search",
         steps="steps of runs without a target",
         batch_size="examples per batch",
-        budget="fresh examples per run",
     )
     parser.add_argument("--where", choices=("read", "augment"), default="read", help="what is slow")
     parser.add_argument("--source", choices=("rate", "burst"), default="rate", help="how it comes")
@@ -454,8 +452,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--study={options.study}: name its records with --tuned")
     plan = common.plan(options, Plan(), QUICK)
     if options.problem:
-        given = {"batch_size": options.batch_size or 0, "budget": options.budget or 0}
-        plan = dataclasses.replace(plan, target=0.0, **given)
+        plan = dataclasses.replace(plan, target=0.0, budget=0, batch_size=options.batch_size or 0)
     config = configuration(plan, options.problem)
     chosen = conditions(config, options.where, options.factors, options.placements)
     if options.tuned:
@@ -495,7 +492,7 @@ def main(argv: list[str] | None = None) -> None:
         + common.machine(["jax", "grain", "numpy"]),
         table,
     ]
-    common.publish("\n\n".join(text), options.out)
+    print("\n\n".join(text))
 
 
 if __name__ == "__main__":

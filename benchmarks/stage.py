@@ -1,8 +1,8 @@
 """Cost of echoing: the library's stage beside copying alone, Grain, and tf.data.
 
-    python -m benchmarks.stage --out=results/stage.md      about 10 minutes
-    python -m benchmarks.stage --quick                     a smoke run of seconds
-    python -m benchmarks.stage --loop                      echo.auto and echo.watch, 8 minutes
+    python -m benchmarks.stage             about 10 minutes
+    python -m benchmarks.stage --quick     a smoke run of seconds
+    python -m benchmarks.stage --loop      echo.auto and echo.watch, 8 minutes
 
 Every side repeats items e times, mixes the copies in a shuffle buffer, and returns batches of 128.
 Two paths are measured: the stage alone, fed with chunks of consecutive items, beside the copying
@@ -53,9 +53,9 @@ class Plan:
 QUICK = Plan(1_000, 200, seconds=0.01, rounds=1)
 
 
-def items(count: int, size: int = CIFAR_BYTES) -> Items:
+def items(count: int) -> Items:
     """Random items and their numbers."""
-    pixels = np.random.default_rng(0).integers(0, 256, (count, size), np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (count, CIFAR_BYTES), np.uint8)
     return pixels, np.arange(count, dtype=np.int32)
 
 
@@ -111,8 +111,8 @@ def in_memory(data: Items, whole: bool) -> grain.MapDataset:
     return source.shuffle(seed=1).repeat() if whole else source.repeat()
 
 
-def echoed(read: grain.MapDataset, factor: int, buffer: int, batch: int = BATCH, seed: int = 0):
-    options = {"seed": seed, "batch_size": batch, "read_options": NO_THREADS}
+def echoed(read: grain.MapDataset, factor: int, buffer: int):
+    options = {"seed": 0, "batch_size": BATCH, "read_options": NO_THREADS}
     return iter(echo.EchoIterDataset(read, factor=factor, shuffle_buffer=buffer, **options))
 
 
@@ -279,14 +279,14 @@ def sleeping_loaders(seconds: float) -> dict[str, Any]:
     return loaders
 
 
-def pace(batches: Any, step: float | None = None) -> tuple[float, float]:
+def pace(batches: Any) -> tuple[float, float]:
     """Steps per second from the first batch on, and the share of the time that the loop waited."""
     iterator, waited, steps = iter(batches), 0.0, 0
     next(iterator)
     start = before = time.perf_counter()
     for _ in iterator:
         waited += time.perf_counter() - before
-        time.sleep(step or LOOP_STEP)
+        time.sleep(LOOP_STEP)
         steps, before = steps + 1, time.perf_counter()
     return steps / (before - start), waited / (before - start)
 
@@ -350,7 +350,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--loop", action="store_true", help="echo.auto and echo.watch instead")
     options = parser.parse_args(argv)
     if options.loop:
-        common.publish(loop_report(), options.out)
+        print(loop_report())
         return
     plan = common.plan(options, Plan(), QUICK)
     parts = [
@@ -364,7 +364,7 @@ def main(argv: list[str] | None = None) -> None:
     for path, title in TITLES.items():
         by_factor = {factor: speeds(path, factor, plan) for factor in options.factors}
         parts += [f"## {title}", speed_table(by_factor)]
-    common.publish("\n\n".join(parts), options.out)
+    print("\n\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Speed of the training step of every workload, beside PyTorch.
 
-    python -m benchmarks.step --out=results/step.md     a GPU or TPU: full size, bfloat16
-    python -m benchmarks.step --size=mini --quick       a CPU: minutes, or seconds
+    python -m benchmarks.step                        a GPU or TPU: full size, bfloat16
+    python -m benchmarks.step --size=mini --quick    a CPU: minutes, or seconds
 
 Random, already augmented batches lie on the device. The step is that of train.py: forward,
 backward, optimizer. It requires only jax, flax, optax, and ml-collections. Where PyTorch is
@@ -395,7 +395,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     options.size = options.size or ("full" if _accelerated() else "mini")
     vars(options).update(dataclasses.asdict(common.plan(options, Plan(), QUICK)))
-    common.publish(report(options), options.out)
+    print(report(options))
     return 0
 
 

@@ -738,7 +738,7 @@ def main(argv: list[str] | None = None) -> int:
         common.progress(" ".join(str(value)[:800] for value in case.values()))
     machine = common.machine(["jax", "flax", "orbax-checkpoint", "grain", "numpy"])
     title = f"# Random kills, damaged files, and wrong inputs\n\nMeasured on {machine}"
-    common.publish(f"{title}\n\n{table(cases)}", options.out)
+    print(f"{title}\n\n{table(cases)}")
     return 1 if faults else 0
 
 
@@ -760,7 +760,7 @@ def table(cases: Sequence[Case]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = common.arguments("benchmarks.torture", __doc__)
+    parser = common.bare_parser("benchmarks.torture", __doc__)
     for name, goal in GOALS.items():
         note = f"number of further {name} (the gate: {goal:,} without a fault)"
         parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=note)

@@ -1,6 +1,6 @@
 """The shipped full-size programs, compiled for TPUs that this machine does not have.
 
-    python -m benchmarks.tpu --out=out/tpu.md                 40 minutes of CPU time
+    python -m benchmarks.tpu                                  40 minutes of CPU time
     python -m benchmarks.tpu --cases=cifar10,lm1b-tensor      minutes
 
 The package libtpu contains the compiler for TPUs, which needs none: it compiles ahead of time for a
@@ -205,7 +205,7 @@ def compiled_row(name: str, case: Case) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = common.arguments(__spec__.name, __doc__)
+    parser = common.bare_parser(__spec__.name, __doc__)
     common.add_list(parser, "--cases", common.one_of(CASES), ",".join(CASES))
     options = parser.parse_args(argv)
     if not importlib.util.find_spec("libtpu"):
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         METHOD,
         common.markdown_table(SUMMARY, rows),
     ]
-    common.publish("\n\n".join(text), options.out)
+    print("\n\n".join(text))
     return 0
 
 

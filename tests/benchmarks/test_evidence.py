@@ -51,7 +51,7 @@ def test_six_searches_or_more_are_judged_by_the_sign_test(ratios, interval):
 
 
 def effect(ratio, error=0.05, verdict="open", **fields):
-    nothing = {"interval": NAN, "matched": NAN, "text": "", "matched_text": ""}
+    nothing = {"interval": NAN, "text": "", "matched_text": ""}
     return claims.Effect(ratio, ratio, error=error, verdict=verdict, **nothing | fields)
 
 
@@ -329,13 +329,11 @@ def test_a_number_that_does_not_follow_from_the_records_is_found(tmp_path, monke
 
 def test_a_range_ends_at_the_largest_known_effect(monkeypatch):
     def effect(low, high):
-        ends = (low, high), (low, high)
-        return claims.Effect(low, high, *ends, "", "", "open", 0.1, ideal=math.nan)
+        return claims.Effect(low, high, (low, high), "", "", "open", 0.1)
 
     own = {"a": effect(1.49, math.inf), "b": effect(2.0, 2.31), "c": effect(0.11, 0.11)}
     monkeypatch.setattr(claims, "effects", lambda claim: own)
     claim = next(iter(claims.CLAIMS["How much?"]))
-    monkeypatch.setattr(claims, "MIN_PROBLEMS", 3)
     assert evidence.span(claim) == "0.11 c to 2.31 b"
 
 

@@ -25,11 +25,9 @@ def test_all_sides_return_batches_in_which_items_come_four_times(path, name):
         assert len(labels) / len(set(labels)) == pytest.approx(4, rel=0.15)
 
 
-def test_a_small_run_compares_echo_with_each_other_side(tmp_path, capsys):
-    out = tmp_path / "new" / "page.md"
-    stage.main(["--quick", "--factors=2", f"--out={out}"])
+def test_a_small_run_compares_echo_with_each_other_side(capsys):
+    stage.main(["--quick", "--factors=2"])
     page = capsys.readouterr().out
-    assert out.read_text() == page
     for row in re.findall(r"^\| 2 \| .*", page, re.MULTILINE):
         speeds = [float(n.replace(",", "")) for n in re.findall(r"([\d,]+) \(", row)]
         ratios = [float(n) for n in row.strip("| ").split(" | ")[1 + len(speeds) :]]
