@@ -59,7 +59,7 @@ from configs.fields import Field
 from data import splits
 from runs import cli, records, signals
 from runs.checkpoints import Checkpoints
-from training.run import Run
+from tests.helpers.runs import contents, on_each_step, records_of, stop_at_call, without_clocks
 
 EQUAL, NAMED = "equal", "named"  # survived
 FAULTS = ("differing", "traceback", "hang", "silent")
@@ -110,23 +110,16 @@ def _argv(flag: str, directory: pathlib.Path, *more: str) -> list[str]:
 
 # --- Outcomes
 
-_TIMINGS = ("train_seconds", "wall_seconds", "core_seconds", "input_wait_fraction")
-_TIMINGS += ("seconds_to_target", "bytes_sent", "records")  # a restart sends pending data again
-
-
-def _without_timings(record: dict[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (record or {}).items() if name not in _TIMINGS}
-
 
 def ending(workdir: pathlib.Path) -> dict[str, Any]:
-    """How a run ended, without timings: its result, records, and last checkpoint."""
+    """How a run ended, without clocks: its result, records, and last checkpoint."""
     checkpoints = Checkpoints(workdir / records.CHECKPOINTS)
     step = max(checkpoints.steps())
     with ocp.PyTreeCheckpointer() as reader:
         arrays = reader.restore((workdir / records.CHECKPOINTS / str(step) / "arrays").absolute())
     return {
-        "result": _without_timings(records.read_json(workdir / records.RESULT)),
-        "metrics": [_without_timings(record) for record in records.read_metrics(workdir)],
+        "result": without_clocks(records.read_json(workdir / records.RESULT)),
+        "metrics": records_of(workdir),
         "step": step,
         "input": checkpoints.value(step)["input"],
         "arrays": {name: np.asarray(x).tobytes().hex() for name, x in arrays.items()},
@@ -279,15 +272,6 @@ def _cases(
             ended = {"group": "the process ended", "case": f"exit code {code}", "outcome": outcome}
             yield numbers[0], cases[0] if cases else ended | {"detail": text[-1500:]}
             numbers = numbers[1:]
-
-
-def _tree(directory: pathlib.Path) -> dict[str, Any]:
-    """Contents of all files but locks, by relative path; None for anything else."""
-    return {
-        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
-        for path in directory.rglob("*")
-        if path.name != records.LOCK
-    }
 
 
 def _fault(code: Any, text: str, unchanged: Callable[[], bool]) -> str | None:
@@ -474,8 +458,7 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
     def made(state: str) -> None:
         name = "sweep.py" if "study" in state else "train.py"
         main, argv = _COMMANDS_ON[name]
-        hook = {"on_step": _killing(_KILLED_AT[state])} if state in _KILLED_AT else {}
-        with _on_each_step(**hook) if hook else contextlib.nullcontext():
+        with on_each_step(stop_at_call(_KILLED_AT.get(state, 0), signal.SIGKILL)):  # 0 = never
             cli.guarded(main, argv(templates / state))
 
     def run(name: str) -> tuple[int, str, Any]:
@@ -511,12 +494,12 @@ def damages(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[
         named = [path for path in files if path.suffix in (".json", ".jsonl")]
         path = rng.choice(named if rng.random() < 0.5 else files)
         description = f"{name} on {state}: {path.relative_to(case)} {_damage(path, rng)}"
-        before, (_, usual, numbers) = _tree(case), expected[f"{state} {name}"]
+        before, (_, usual, numbers) = contents(case), expected[f"{state} {name}"]
         code, text, found = run(name)
         if name == "train.py" and isinstance(found, dict):  # trained, or already finished
             numbers = {key: numbers[key] for key in found if key in numbers}
             found = {key: found[key] for key in numbers}
-        outcome = _fault(code, text, lambda: _tree(case) == before)
+        outcome = _fault(code, text, lambda: contents(case) == before)
         detail = ""
         if outcome is None and code == cli.OK:
             detail = difference(found, numbers)
@@ -533,43 +516,15 @@ def _numbers(name: str, case: pathlib.Path) -> Any:
     if name == "train.py":
         return ending(case)
     if name == "result":
-        return {"result": _without_timings(records.read_json(case / records.RESULT))}
+        return {"result": without_clocks(records.read_json(case / records.RESULT))}
     if name == "sweep.py":
         results = {
             w: records.read_json(w / records.RESULT) for _, w in records.trials_on_disk(case)
         }
-        return {str(w.relative_to(case)): _without_timings(r) for w, r in results.items()}
+        return {str(w.relative_to(case)): without_clocks(r) for w, r in results.items()}
     if name == "analysis":
         return {p.name: p.read_text() for p in sorted(case.with_name("report").glob("*.csv"))}
     return records.read_json(case / records.EVALUATION)
-
-
-@contextlib.contextmanager
-def _on_each_step(on_step: Callable[[int], None]) -> Iterator[None]:
-    """Within, `on_step` is called after each step of every run of this process."""
-    original = Run.step
-
-    def step(self: Run, stop: bool = False) -> bool:
-        if taken := original(self, stop):
-            on_step(self.counters.step)
-        return taken
-
-    Run.step = step
-    try:
-        yield
-    finally:
-        Run.step = original
-
-
-def _killing(step: int) -> Callable[[int], None]:
-    taken = []
-
-    def kill(number: int) -> None:
-        taken.append(number)
-        if len(taken) == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return kill
 
 
 # --- Inputs
@@ -687,17 +642,17 @@ def inputs(seed: int, numbers: range, scratch: pathlib.Path) -> Iterator[tuple[i
             shutil.copytree(scratch / "study", case / "study")
         if name != "analysis" and not any("cache_dir" in word for word in argv):
             argv.append(f"--config.dataset.cache_dir={scratch / 'cache'}")
-        before = _tree(case)
+        before = contents(case)
 
         os.chdir(case)
         # accepted values may make the upstream so slow that the first batch never comes
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         signal.setitimer(signal.ITIMER_REAL, 6 if "cifar10" in str(argv) else 20, 1)
-        with _on_each_step(lambda _: os.kill(os.getpid(), signal.SIGTERM)):
+        with on_each_step(lambda _: os.kill(os.getpid(), signal.SIGTERM)):
             code, text = _called(main, argv, scratch / "output.txt")
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.chdir(scratch)
-        outcome = _fault(code, text, lambda: _tree(case) == before)
+        outcome = _fault(code, text, lambda: contents(case) == before)
         sentences = [line for line in text.splitlines() if re.match("(error|analysis): ", line)]
         if outcome is None and code == cli.WRONG_INPUT and len(sentences) != 1:
             outcome = "differing"

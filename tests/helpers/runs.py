@@ -263,13 +263,13 @@ def preempt(config, workdir, step):
     assert (result["status"], result["step"]) == ("preempted", step)
 
 
-def stop_at_call(number):
-    """An `on_step` hook for several runs: asks to stop after `number` steps of all of them."""
+def stop_at_call(number, what=signal.SIGTERM):
+    """An `on_step` hook for several runs: this signal after `number` steps of all of them."""
     calls = itertools.count(1)
 
     def hook(_):
         if next(calls) == number:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), what)
 
     return hook
 
