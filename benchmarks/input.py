@@ -482,7 +482,7 @@ def compared(plan: Plan, paces: dict[str, Steady], name: str) -> dict[str, float
 # --- a simulated machine
 
 THREADS, STEP_SECONDS, RATIOS, DECODING_SECONDS = 16, 0.040, (1.5, 2.5, 6.0), 0.005
-READER, AUTO = "no echoing", "auto"
+AUTO = "auto"
 SHARES = {"device busy": 2, "steps, of the fixed factor's": 2, "fresh, of no echoing's": 2}
 
 
@@ -546,13 +546,13 @@ def simulate(plan: Plan) -> str:
         workload = Sleeping(ratio * THREADS * STEP_SECONDS / plan.batch_size)
         best = f"e = {factor}, stored on the device"
         echoed = catalog.echo("before_augmentation", float(factor), buffer)
-        fields = {READER: {}, best: echoed, AUTO: catalog.auto(16, 2 * buffer)}
+        fields = {NONE: {}, best: echoed, AUTO: catalog.auto(16, 2 * buffer)}
         order = random.Random(number).sample(list(fields), len(fields))
         given = {"step_seconds": STEP_SECONDS, "step": step}
         paces = {name: simulated(plan, workload, fields[name], **given) for name in order}
         for name in fields:
             pace, fresh = paces[name]
-            shares = pace * STEP_SECONDS, pace / paces[best][0], fresh / paces[READER][1]
+            shares = pace * STEP_SECONDS, pace / paces[best][0], fresh / paces[NONE][1]
             values[f"R = {ratio:g}, {name}{where}"] = dict(zip(SHARES, shares, strict=True))
         common.progress(f"R = {ratio:g}: round {number + 1} of {plan.rounds}")
     pools = {"threads": None, "workers": Workers(module.sleeping_examples, THREADS)}
