@@ -507,7 +507,7 @@ CLAIMS: dict[str, dict[str, tuple[str, ...]]] = {
         "e = 1.5 needs fewer than none": (_PAIR, "fractions", _HALF, "baseline"),
         "e = 2 needs fewer than e = 1.5": (_PAIR, "fractions", _BEFORE, _HALF),
         "Stratified copies need fewer at e = 4": (
-            *("digits photographs", "stratified", "stratified_e4", "independent_e4"),
+            *("digits photographs cells", "stratified", "stratified_e4", "independent_e4"),
         ),
         "... stratified copies at e = 2": (*_STRATIFIED, "stratified_e2", "independent_e2"),
         "... stratified copies at e = 8": (*_STRATIFIED, "stratified_e8", "independent_e8"),
