@@ -367,8 +367,7 @@ def _values(table: pd.DataFrame, prefix: str, config: ConfigDict) -> pd.DataFram
     values = values.where(np.isfinite(values))
     uniform = -math.log(config.dataset.vocabulary_size)
     sign, worst = (-1, uniform) if config.target.mode == "below" else (1, 0.0)
-    ended = values.bfill(axis="columns").isna()  # others were left out when records were packed
-    return (sign * values).mask(ended, worst)
+    return (sign * values).fillna(worst)
 
 
 @functools.cache
