@@ -14,6 +14,7 @@ import functools
 import math
 import pathlib
 import re
+import statistics
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -120,7 +121,9 @@ def by_mean_curves(problem: str, own: int, base: int) -> Effect:
     if ratio is None:
         raise ValueError(f"e = {base} does not reach {level} on {problem}")
     ends = round(ratio.low, 2), round(ratio.high, 2)  # the resamples move an end by 0.005
-    error = (math.log(ratio.high) - math.log(ratio.low)) / (2 * stats.norm.ppf(0.975))
+    known = [end for end in (ratio.low, ratio.high) if 0 < end < math.inf]
+    sides = [abs(math.log(end / ratio.least)) for end in known] or [math.inf]
+    error = statistics.fmean(sides) / stats.norm.ppf(0.975)
     values = ratio.least, ratio.value, ends, str(ratio), "-", verdict_of(ends, ends), error
     return Effect(*values, ideal=base / own if base == 1 else math.nan)
 
@@ -384,7 +387,7 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
     margin = TARGET_STEPS[config.target.metric]
     names = {1: f"baseline_b{size}"} | {factor: e(factor, size) for factor in MEAN_FACTORS}
     table = archive.curves(RECORDS, f"mean_curves/{problem}")
-    runs = {n: _values(table, name, config).dropna(axis="columns") for n, name in names.items()}
+    runs = {n: _values(table, name, config) for n, name in names.items()}
     if problem == "logistic":
         best, below = runs[1].mean(), 0
     else:
@@ -392,7 +395,7 @@ def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
         own = _values(table, "baseline", config)
         # One run by each winner is a search of its own; with more seeds, a winner is a condition.
         winner = "condition" if len(own.index.unique("condition")) > 1 else "search"
-        means = own.groupby(level=winner).agg(lambda seeds: seeds.mean(skipna=False))
+        means = own.groupby(level=winner).mean()
         best, below = means.max(), _BELOW_PLATEAU
     plateau = math.floor(best[best.index <= budget * 2 / 3].max() / margin + 1e-9)
     rng = np.random.default_rng(0)
@@ -530,7 +533,7 @@ CLAIMS: dict[str, dict[str, tuple[str, ...]]] = {
     | {
         claim: (names, f"buffer_e{e}", f"e{e}_buffer_{256 * e}", f"e{e}_buffer_256")
         for claim, names, e in (
-            ("A buffer of 4,096 copies over 256 helps e = 16", "sentences", 16),
+            ("A buffer of 4,096 copies over 256 helps e = 16", "sentences photographs", 16),
             ("... of 1,024 over 256 helps e = 4", "sentences photographs", 4),
         )
     },

@@ -4,9 +4,10 @@
 
 A RUN is the WORKDIR of a finished train.py behind an input that
 `--config.upstream.examples_per_second` limits; five or more that differ in nothing but their seeds
-are one row. Their seconds go to results/seconds.csv, from which the page is made. R is the time of
-the input for a batch divided by that of a step, which is the time that was not spent waiting. It is
-that of the runs without echoing, if there are any. Seconds exclude compilation and evaluation.
+are one row. Their seconds go to results/seconds.csv; the page has them, and those of speedup.csv. R
+is the time of the input for a batch divided by that of a step, which is the time that was not spent
+waiting. It is that of the runs without echoing, if there are any. Seconds exclude compilation and
+evaluation.
 """
 
 # pandas has no complete type stubs.

@@ -143,7 +143,8 @@ FIELDS = [
     Field(
         "echo.copies",
         "independent",
-        "augmentation of an example's copies; stratified: flips alternate, crops change quarters",
+        "augmentation of an example's copies; stratified: flips alternate, crops (not those with "
+        "boxes) change quarters",
         choices=("independent", "stratified"),
     ),
     Field("echo.placement", "host", "where repeated items are stored", choices=PLACEMENTS),

@@ -181,6 +181,7 @@ PAGE = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
         (tuned, ("grid/sentences", e(16, 64), "baseline_b64"), CLAIMS),
         (tuned, ("grid/digits", e(16, 64), e(4, 64), e(16, 32), e(4, 32)), CLAIMS),
         (by_winner, ("grid/buffer_e16_sentences", "e16_buffer_4096", "e16_buffer_256"), CLAIMS),
+        (by_winner, ("grid/buffer_e16_photographs", "e16_buffer_4096", "e16_buffer_256"), CLAIMS),
         (by_winner, ("grid/buffer_e4_photographs", "e4_buffer_1024", "e4_buffer_256"), CLAIMS),
         (further, ("further/fractions", BEFORE, "baseline"), CLAIMS),
         (best_values, ("grid/quality_digits", BATCH, "baseline"), CLAIMS),

@@ -221,6 +221,15 @@ def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, monk
     assert claims.by_mean_curves("digits", 2, 1).verdict == verdict
 
 
+def test_the_error_of_a_mean_curve_comes_from_the_ends_that_are_known(monkeypatch):
+    monkeypatch.setattr(claims, "mean_curves", lambda _: ({}, 0.5))
+    for high in (4.0, math.inf):
+        ratio = claims.Ratio(2.0, 2.0, 1.0, high)
+        monkeypatch.setattr(claims, "mean_ratio", lambda *_, ratio=ratio: ratio)
+        error = claims.by_mean_curves("digits", 4, 16).error
+        assert error == pytest.approx(math.log(2.0) / stats.norm.ppf(0.975))
+
+
 def test_a_run_that_diverges_counts_with_the_loss_of_a_uniform_prediction(monkeypatch):
     def table(runs):  # those that diverged are replaced by ones that do not count
         return pd.DataFrame(
