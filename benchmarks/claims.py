@@ -367,10 +367,9 @@ def _values(table: pd.DataFrame, prefix: str, config: ConfigDict) -> pd.DataFram
     longest = values.notna().sum(axis=1).idxmax()
     values = values[values.columns[values.loc[longest].notna()]]
     values = values.reindex(pd.MultiIndex.from_product(every, names=values.index.names))
-    values = values.where(np.isfinite(values))
     uniform = -math.log(config.dataset.vocabulary_size)
     sign, worst = (-1, uniform) if config.target.mode == "below" else (1, 0.0)
-    return (sign * values).fillna(worst)
+    return (sign * values).where(np.isfinite(values), worst)
 
 
 @functools.cache

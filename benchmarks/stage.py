@@ -349,9 +349,9 @@ def main(argv: list[str] | None = None) -> None:
     common.add_list(parser, "--factors", common.number(1), "1,2,4,8")
     parser.add_argument("--loop", action="store_true", help="echo.auto and echo.watch instead")
     options = parser.parse_args(argv)
-    if options.loop and (options.quick or options.rounds or options.seconds):
-        parser.error("--loop: has its own plan; leave out --quick, --rounds, and --seconds")
     if options.loop:
+        if options.quick or options.rounds or options.seconds:
+            parser.error("--loop: has its own plan; leave out --quick, --rounds, and --seconds")
         print(loop_report())
         return
     plan = common.plan(options, Plan(), QUICK)

@@ -231,6 +231,30 @@ def test_a_pooled_row_has_the_problem_as_its_unit(prefix, factor):
     assert f"| {middle} [{low}, {high}] |" in page
 
 
+def test_averaged_curves_with_and_without_the_runs_that_diverged():
+    """A loss of 4.70 on documents. After it diverged, a run counts with ln 512, or is left out."""
+    planned = [("study", "==", "mean_curves/documents"), ("trial", "==", 0)]  # no replacement
+    curves = pd.read_parquet(RESULTS / "curves.parquet", filters=planned)
+    trials = pd.read_parquet(RESULTS / "trials.parquet", filters=planned)
+    diverged = trials[trials["status"] == "diverged"].set_index(["condition", "search"]).index
+    scores = {True: {}, False: {}}  # whether diverged runs count
+    for name, own in curves.groupby("condition"):
+        losses = own.pivot(index="search", columns="fresh_examples", values="value")
+        for counts, values in scores.items():
+            left = [k for k in losses.index if counts or (name, k) not in diverged]
+            mean = losses.loc[left].fillna(math.log(512)).mean()
+            at = mean[mean <= 4.7].index[0]
+            (x, high), (y, low) = mean.loc[:at].iloc[-2:].items()
+            values[name] = x + (high - 4.7) / (high - low) * (y - x)
+    pairs = [(e(n, 16), "baseline_b16") for n in (2, 4, 16)] + [(e(4, 16), e(16, 16))]
+    counted, left_out = ([f"{own[x] / own[y]:.2f}" for x, y in pairs] for own in scores.values())
+    table = pd.read_csv(RESULTS / "mean_curves.csv")
+    row = table[(table["problem"] == "documents") & table["registered"]].iloc[0]
+    assert counted == [cell.split()[0] for cell in row.iloc[3:]]
+    log = (RESULTS / "LOG.md").read_text(encoding="utf-8")
+    assert "{}, {}, {}, and {}".format(*left_out) in log
+
+
 def test_slopes_of_the_convex_problem():
     runs = TRIALS[TRIALS["study"] == "convex/regimes"]
     setting = runs["condition"].str.extract(r"e(?P<factor>\d+)_b(?P<batch_size>\d+)").astype(int)
